@@ -121,7 +121,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestAdmissionLong leaves nothing to TCP of a program whose connections carry something.
+// TestAdmissionLong checks that a program gets no TCP if its connections carry something.
 func TestAdmissionLong(t *testing.T) {
 	r := newAdmissionRig(t)
 	client := newTestHost(t, Config{Dir: r.dir, ShortAfter: 2})

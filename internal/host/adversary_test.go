@@ -33,7 +33,7 @@ import (
 // under the race detector where a dozen other programs want each processor.
 const patience = time.Minute
 
-// A record keeps what a host logs.
+// A record keeps the log of a host.
 type record struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -180,8 +180,8 @@ type adversary struct {
 	ids     atomic.Uint64
 
 	mu sync.Mutex
-	// on has what to do with a message. Without an entry an Expect is noted for accept, and
-	// others go to signals.
+	// on has the handlers of messages. Without an entry an Expect is noted for accept, and others
+	// go to signals.
 	on       map[rendezvous.Kind]func(p *ism.Peer, m rendezvous.Message)
 	expected map[uint64]signal // by the client's socket
 	held     []*ism.DMB        // buffers given to the victim, so that they live
@@ -253,7 +253,7 @@ func (a *adversary) Signal(p *ism.Peer, payload []byte) {
 	}
 }
 
-// keepPolling has the adversary learn at once of what is left for it, until it is closed.
+// keepPolling has the adversary learn at once of messages that are left for it, until it is closed.
 func (a *adversary) keepPolling() {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -275,7 +275,7 @@ func (a *adversary) keepPolling() {
 	})
 }
 
-// handle says what to do with messages of a kind.
+// handle sets the handler of messages of a kind.
 func (a *adversary) handle(kind rendezvous.Kind, f func(p *ism.Peer, m rendezvous.Message)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -312,7 +312,7 @@ func (a *adversary) reserve(p *ism.Peer, l *Listener, id uint64) net.Dialer {
 	})
 }
 
-// beforeConnect returns a dialer that calls tell with what a socket is called, before it connects.
+// beforeConnect returns a dialer that calls tell with the names of a socket, before it connects.
 func beforeConnect(tell func(netns, socket uint64)) net.Dialer {
 	return net.Dialer{Timeout: patience, Control: func(_, _ string, raw syscall.RawConn) error {
 		netns, err := rendezvous.SocketNetns(raw)
@@ -362,7 +362,8 @@ func (a *adversary) awaitSignal(kind rendezvous.Kind, id uint64) rendezvous.Mess
 	}
 }
 
-// announceAt makes the adversary say that it listens at the address of l, whoever owns that.
+// announceAt makes the adversary say that it listens at the address of l, which may belong to
+// another process.
 func (a *adversary) announceAt(l *net.TCPListener) {
 	a.tb.Helper()
 	raw, err := l.SyscallConn()
@@ -408,7 +409,7 @@ func (a *adversary) accept(l *net.TCPListener) (*net.TCPConn, *ism.Peer) {
 	return c, s.peer
 }
 
-// capabilities are those of an honest host.
+// capabilities are the capabilities of an honest host.
 func (a *adversary) capabilities() core.Capabilities {
 	seid, err := sysinfo.SEID()
 	if err != nil {
@@ -429,7 +430,7 @@ type clcPeer struct {
 	tcp  *net.TCPConn
 	peer *ism.Peer
 	dmb  *ism.DMB
-	next clc.Message // what an honest peer would send
+	next clc.Message // the message that an honest peer would send
 }
 
 // start begins a handshake. A client's Proposal is then in next.
@@ -440,7 +441,7 @@ func (a *adversary) start(role core.Role, tcp *net.TCPConn, p *ism.Peer) *clcPee
 	return c
 }
 
-// take carries out what core says.
+// take carries out the outputs of core.
 func (c *clcPeer) take(out []core.Output) {
 	for len(out) > 0 {
 		o := out[0]
@@ -499,7 +500,7 @@ func readCLC(r io.Reader) (clc.Message, error) {
 	return clc.Parse(b)
 }
 
-// encoded returns what an honest peer would send now.
+// encoded returns the bytes that an honest peer would send now.
 func (c *clcPeer) encoded() []byte {
 	c.a.tb.Helper()
 	if c.next == nil {

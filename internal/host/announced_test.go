@@ -49,8 +49,8 @@ func eventuallySMC(t *testing.T, dir string, l *Listener) {
 	}
 }
 
-// TestAnnouncementRemoved has somebody else remove what a server has in the run directory, as those do
-// who clean up by age, or at logout: it comes back.
+// TestAnnouncementRemoved removes the files that a server has in the run directory, as programs do
+// that clean up by age, or at logout: they come back.
 func TestAnnouncementRemoved(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -89,7 +89,7 @@ func TestAnnouncementRemoved(t *testing.T) {
 				}
 				eventuallySMC(t, dir, l)
 			}
-			// Whoever knew the server before goes on, and gets a new announcement, too.
+			// A client that knew the server before goes on, and gets a new announcement, too.
 			c := mustDial(t, before, l.Addr())
 			defer c.Close()
 			if c.Mode() != conn.ModeSMCD {
@@ -111,8 +111,8 @@ func TestAnnouncementRemoved(t *testing.T) {
 	}
 }
 
-// TestListenAfterRemoval listens with a host whose run directory was removed: the new listener is announced at once, as
-// one of a new host is.
+// TestListenAfterRemoval listens with a host after its run directory was removed: the new listener
+// is announced at once, as one of a new host is.
 func TestListenAfterRemoval(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -157,7 +157,8 @@ func TestAnnouncedLater(t *testing.T) {
 	}
 }
 
-// TestAnnouncementMode checks that those who clean up by age pass by what a server has left.
+// TestAnnouncementMode checks that programs that clean up by age spare the files that a server has
+// left.
 func TestAnnouncementMode(t *testing.T) {
 	dir := t.TempDir()
 	server := newTestHost(t, Config{Dir: dir})

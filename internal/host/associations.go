@@ -14,7 +14,7 @@ func (h *Host) addEnd(e transport.Association) bool {
 	defer h.mu.Unlock()
 	select {
 	case <-e.Done():
-		return false // endGone was called, or will be and find what we add
+		return false // endGone was called, or will be and find the connection that we add
 	default:
 	}
 	if h.ends[e] == nil {

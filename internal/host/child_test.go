@@ -79,8 +79,9 @@ func childNobody(p *smctest.Parent) {
 	p.Check(h.Close())
 }
 
-// childClaim is a process of another user: it announces itself at an address that is not its
-// own, its second argument, and claims sockets of others toward a server, whose GID is the third.
+// childClaim is a process of another user: it announces itself at an address that is not its own,
+// its second argument, and claims sockets of others toward a server. The server's GID is the third
+// argument.
 func childClaim(p *smctest.Parent) {
 	becomeNobody(p)
 	handler := &claimer{p: p}

@@ -14,9 +14,9 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// TestCloseResets closes an SMC connection in several ways and looks at what the peer gets: the end
-// of the stream, or a reset if bytes were left unread (RFC 7609 p.83, 3A) or the application asked for
-// one by SO_LINGER with zero seconds.
+// TestCloseResets closes an SMC connection in several ways and looks at the result at the peer. The
+// peer gets the end of the stream, or a reset if bytes were left unread (RFC 7609 p.83, 3A) or the
+// application asked for one by SO_LINGER with zero seconds.
 func TestCloseResets(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()

@@ -12,8 +12,8 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// TestClosedKeepsNothing closes many connections on one side only. Their sockets are gone at once; what the
-// peers do later, and how they end, is learned all the same, long before a timer.
+// TestClosedKeepsNothing closes many connections on one side only. Their sockets are gone at once;
+// later actions of the peers, and their ends, are learned all the same, long before a timer.
 func TestClosedKeepsNothing(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()

@@ -19,7 +19,7 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// Config is what a host is made with. The zero value is useful. The exported smc.Config
+// Config is the configuration of a host. The zero value is useful. The exported smc.Config
 // describes the fields.
 type Config struct {
 	Disabled     bool
@@ -35,8 +35,8 @@ type Config struct {
 	// 0: as the configuration says; negative: none stays TCP.
 	ShortAfter int
 
-	// Listen selects the servers here that may have SMC, and Connect the servers with which programs
-	// here may have it. Empty lists: those of the configuration.
+	// Listen selects the servers here that may have SMC, and Connect the servers with which
+	// programs here may have it. Empty lists: the lists of the configuration.
 	Listen, Connect config.Filter
 
 	SMCRPeers []string // addresses and prefixes, see config.ParsePeers
@@ -48,7 +48,7 @@ type Config struct {
 	// SMCRLinks bounds the symmetric links of a link group: 1 to 8, and above 2 in version 1 only; 0: 2.
 	SMCRLinks int
 
-	PNET       map[string]string // PNETIDs by the name of the interface; nil: those of the configuration
+	PNET       map[string]string // PNETIDs by the name of the interface; nil: the configuration's
 	SMCRSpread string            // smcr.SpreadConnections, the default, or smcr.SpreadBytes
 
 	// SMCRKeepAlive is how long a link may be silent before the peer is asked. 0: core.TestLinkInterval;
@@ -68,7 +68,7 @@ type Config struct {
 	Namespace  func(func())      // calls a function on a thread in the devices' namespace; nil: at once
 	Program    string            // the name that the program was started as; empty: by os.Args
 
-	policy *config.Policy // of Listen, Connect and what the configuration says of programs
+	policy *config.Policy // of Listen, Connect and the configuration's program lists
 }
 
 // withDefaults returns a copy in which every field has its final value.
@@ -145,7 +145,7 @@ func bufferSize(n int) (int, error) {
 	return wire.SizeCodeFor(n).Bytes(), nil
 }
 
-// CheckBuffer says what is wrong with a wanted buffer size; 0 is the default.
+// CheckBuffer returns an error if a wanted buffer size is invalid; 0 is the default.
 func CheckBuffer(n int) error {
 	if n == 0 {
 		return nil
@@ -154,10 +154,10 @@ func CheckBuffer(n int) error {
 	return err
 }
 
-// settle fills in what the program leaves to the environment and the configuration file: see
-// package config. What is not understood there is told to the logger and left out: it is not the
-// program's mistake, and the program goes on with TCP. The error is what is wrong with what the
-// program says.
+// settle fills in the fields that the program leaves to the environment and the configuration file:
+// see package config. Entries that are not understood there go to the logger and are left out: they
+// are not the program's mistake, and the program goes on with TCP. The error is about the fields
+// that the program sets.
 func (c *Config) settle() error {
 	s, err := config.Load()
 	if err != nil {

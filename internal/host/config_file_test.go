@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The configuration file says what interfaces are on one physical network: a device on another one is not used, and a link group
-// belongs to one.
+// The configuration file says which interfaces are on one physical network: a device on another one
+// is not used, and a link group belongs to one.
 func TestPNET(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "gosmc.conf")
 	if err := os.WriteFile(path, []byte("pnet NET1 lo\n"), 0o600); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// counters are those of one host. They only grow. Indexes are modes.
+// counters are the counters of one host. They only grow. Indexes are modes.
 type counters struct {
 	connections       [4]atomic.Uint64
 	bytesIn, bytesOut [4]atomic.Uint64
@@ -40,14 +40,14 @@ func (k *counters) fallback(r clc.Reason) {
 	k.fallbacks[r]++
 }
 
-// What has ended, and why, is counted, so that an operator who finds connections reset learns what
-// peers did. The reasons are words of ours: what a peer says is in them only where it can say a few
-// things.
+// Ends are counted by kind and reason, so that an operator with reset connections learns the
+// actions of peers. The reasons are our own words: a peer's message is part of one only where it
+// has few possible values.
 
-// An endKey is what is counted together.
+// An endKey is the kind and the reason of ends that are counted together.
 type endKey struct{ what, reason string }
 
-// What ends.
+// Kinds of ends.
 const (
 	endOfHandshake  = "handshake"
 	endOfConnection = "connection"
@@ -77,7 +77,7 @@ func (k *counters) endStatus() []control.EndCount {
 	return list
 }
 
-// status returns all counters. What live connections have moved is not in them yet.
+// status returns all counters. They lack the bytes that live connections have moved.
 func (k *counters) status() control.StatusCounters {
 	s := control.StatusCounters{
 		Connections:      make(map[string]uint64),
@@ -110,13 +110,13 @@ func (k *counters) status() control.StatusCounters {
 	return s
 }
 
-// messageCounters count CLC and LLC messages by type: index 0 is for what is none.
+// messageCounters count CLC and LLC messages by type: index 0 is for bytes that are no message.
 type messageCounters struct {
 	clc [clc.TypeDecline + 1]twoWays
 	llc [llc.TypeDeleteRKey + 1]twoWays
 }
 
-// twoWays counts what was received, and what was sent.
+// twoWays counts the messages received, and the messages sent.
 type twoWays [2]atomic.Uint64
 
 func (w *twoWays) add(sent bool) {

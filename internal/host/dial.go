@@ -30,7 +30,7 @@ type DialOptions struct {
 	Control    func(ctx context.Context, network, address string, c syscall.RawConn) error
 }
 
-// begin checks what Dial and Listen are asked for, and returns the size of the receive buffer.
+// begin checks the arguments of Dial and Listen, and returns the size of the receive buffer.
 func (h *Host) begin(network string, wanted int) (buffer int, err error) {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
@@ -205,7 +205,7 @@ func (d *dialing) admit(raw syscall.RawConn, dest netip.AddrPort) bool {
 	return moved
 }
 
-// admittedTo returns what was decided of the socket to a server.
+// admittedTo returns the decision about the socket to a server.
 func (d *dialing) admittedTo(server netip.AddrPort) admitted {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -6,9 +6,9 @@
 //	[Dialer]    a TCP connection, asked for at the rendezvous, then the client's handshake
 //	[Listener]  accepts TCP connections, and does the server's handshake on those expected
 //
-// A handshake makes a connection, which is that of package conn in whatever mode it ended up.
+// A handshake makes a connection of package conn, in any mode.
 //
-// Locks, in the order in which they are taken: that of a connection, then that of a link group of SMC-R, then
-// Host.mu, then those of the tables of link groups, of the fabric and of stream. A callback from
-// the fabric or from stream holds none of its own.
+// Locks, in the order in which they are taken: the lock of a connection, then the lock of an SMC-R
+// link group, then Host.mu, then the locks of the tables of link groups, of the fabric and of
+// stream. A callback from the fabric or from stream holds none of its own.
 package host

@@ -17,7 +17,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// fabric is what a host needs for SMC-D.
+// fabric holds the parts that a host needs for SMC-D.
 type fabric struct {
 	device *smcd.Device
 	bubble bool // its goroutines are in a bubble of testing/synctest
@@ -102,10 +102,10 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 	return &fabric{device: device, bubble: inBubble()}, clc.DiagNone, nil
 }
 
-// inBubble reports whether the caller is in a bubble of testing/synctest. Channels and timers of a bubble can
-// only be used inside, so a host and what uses it have to be on the same side. The clock tells:
-// that of a bubble begins at the first day of 2000. Two bubbles at the same time are not told
-// apart.
+// inBubble reports whether the caller is in a bubble of testing/synctest. Channels and timers of a
+// bubble can only be used inside, so a host and its users have to be on the same side. The clock
+// tells: the clock of a bubble begins at the first day of 2000. Two bubbles at the same time are
+// not told apart.
 func inBubble() bool {
 	now := time.Now()
 	if now.Year() >= bubbleEnds {

@@ -72,7 +72,7 @@ type Host struct {
 	listeners map[*Listener]struct{}
 	ends      map[transport.Association]map[conn.Conn]struct{} // the connections that end with something
 
-	holders   int    // who uses the host, besides connections and listeners
+	holders   int    // users of the host, besides connections and listeners
 	holds     uint64 // calls of hold so far
 	lingering bool   // linger runs
 
@@ -81,7 +81,7 @@ type Host struct {
 
 var errHostClosed = transport.ErrClosed
 
-// New returns a host. The only errors are those of the configuration.
+// New returns a host. It fails only if the configuration is invalid.
 func New(cfg Config) (*Host, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -184,8 +184,8 @@ func (h *Host) isClosing() bool {
 	return h.closing
 }
 
-// add puts a new connection into the table. It fails when the host is closing. endGone will not find a
-// connection whose peer is gone already.
+// add puts a new connection into the table. It fails when the host is closing. endGone will not
+// find a connection if its peer is gone already.
 func (h *Host) add(c conn.Conn) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,7 +201,7 @@ func (h *Host) add(c conn.Conn) error {
 	return nil
 }
 
-// forget takes a connection out of the table and adds up what it moved.
+// forget takes a connection out of the table and adds up the bytes that it moved.
 func (h *Host) forget(c conn.Conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -250,8 +250,8 @@ func (h *Host) unusedLocked(c conn.Conn) {
 	}
 }
 
-// Shutdown closes all listeners, waits until the application has closed all connections,
-// and releases everything. When ctx ends first, it resets what is left and returns
+// Shutdown closes all listeners, waits until the application has closed all connections, and
+// releases everything. When ctx ends first, it resets the remaining connections and returns
 // ctx.Err().
 func (h *Host) Shutdown(ctx context.Context) error {
 	h.mu.Lock()
@@ -262,7 +262,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	}
 	for _, l := range listeners {
 		select {
-		case <-l.finished: // what it had taken is the application's
+		case <-l.finished: // its accepted connections are the application's
 		case <-ctx.Done():
 		}
 	}
@@ -311,8 +311,8 @@ func (h *Host) stop() []*Listener {
 	return slices.Collect(maps.Keys(h.listeners))
 }
 
-// release resets the connections that are left, and closes the fabric. What was written to
-// connections that the application has closed reaches their peers first.
+// release resets the connections that are left, and closes the fabric. Bytes that were written to
+// connections that the application has closed reach their peers first.
 func (h *Host) release() {
 	h.mu.Lock()
 	var left []conn.Conn

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A host with Config.ReleaseIdle gives back what it has of the system when nobody uses it any more: the
-// device with its peerings, the control socket, and all goroutines. The next use takes them again. It waits
-// for idleLinger first, because one connection is often followed by another, which would have to make
-// the acquaintance of its peer anew.
+// A host with Config.ReleaseIdle gives back its resources of the system when nobody uses it any
+// more: the device with its peerings, the control socket, and all goroutines. The next use takes
+// them again. It waits for idleLinger first, because one connection is often followed by another,
+// which would have to make the acquaintance of its peer anew.
 
 // hold keeps the host from being idle until letGo.
 func (h *Host) hold() {
@@ -76,7 +76,7 @@ func (h *Host) lingered(holds uint64) bool {
 	}
 	h.sweeper.Reset()
 	h.mu.Unlock()
-	h.fabricMu.Unlock() // who comes from now on opens others
+	h.fabricMu.Unlock() // later users open others
 	if server != nil {
 		server.Close()
 	}

@@ -24,7 +24,7 @@ func sockets(t *testing.T, dir string) (n int) {
 		if err == nil && d.Type() == fs.ModeSocket {
 			n++
 		}
-		if errors.Is(err, fs.ErrNotExist) { // what is just going away
+		if errors.Is(err, fs.ErrNotExist) { // a file that is just going away
 			err = nil
 		}
 		return err
@@ -139,7 +139,8 @@ func TestReleaseIdleUsedMeanwhile(t *testing.T) {
 	}
 }
 
-// In a bubble of synctest, whose clock stands still while anything waits for the network, it is the same.
+// The result is the same in a bubble of synctest. Its clock stands still while anything waits for
+// the network.
 func TestReleaseIdleInBubble(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()
@@ -167,7 +168,7 @@ func TestBubble(t *testing.T) {
 			smctest.CheckLeaks(t)
 			dir := t.TempDir()
 			var client, server *Host
-			start := func(t *testing.T) *Listener { // opens what the hosts have
+			start := func(t *testing.T) *Listener { // opens the resources of the hosts
 				cfg := Config{Dir: dir, ReleaseIdle: true}
 				var err error
 				if client, err = New(cfg); err != nil {
@@ -238,7 +239,7 @@ func TestBubble(t *testing.T) {
 	}
 }
 
-// BenchmarkOpen is what a host costs that was released, or is new.
+// BenchmarkOpen measures the cost of a host that was released, or is new.
 func BenchmarkOpen(b *testing.B) {
 	h := newTestHost(b, Config{})
 	for b.Loop() {

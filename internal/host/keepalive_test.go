@@ -36,7 +36,8 @@ func keepAliveOf(t *testing.T, c interface {
 	return idle
 }
 
-// What carries bytes through a network has TCP's keepalive as package net has it; SMC-D only if the program says so.
+// Connections that carry bytes through a network have TCP's keepalive as package net has it; SMC-D
+// only if the program says so.
 func TestKeepAlive(t *testing.T) {
 	const byDefault = 15 // of package net, in seconds
 	asked := net.KeepAliveConfig{Enable: true, Idle: 33 * time.Second}
@@ -84,8 +85,9 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// TestSMCRKeepAliveFloor has a program ask for keepalive each second. On a connection over SMC-R TCP's own keeps to its least time, whatever sets it,
-// and the program reads back what it has set.
+// TestSMCRKeepAliveFloor has a program ask for keepalive each second. On a connection over SMC-R
+// TCP's own keeps to its least time in each way of setting it, and the program reads back the value
+// that it has set.
 func TestSMCRKeepAliveFloor(t *testing.T) {
 	const least = 15 // seconds
 	r := newSMCRRig(t, func(c, s *Config) { c.SMCRKeepAlive, s.SMCRKeepAlive = -1, -1 })
@@ -129,7 +131,7 @@ func TestSMCRKeepAlive(t *testing.T) {
 		checkSMCR(t, c, s)
 		smctest.Eventually(t, patience, "the peer was asked", func() bool { return asked(r.client) > 1 })
 		checkExchange(t, c, s)
-		if sent, received := linkTests(r.server); sent > received { // what it sends are answers
+		if sent, received := linkTests(r.server); sent > received { // its messages are answers
 			t.Errorf("a server that does not want to has asked %d times", sent-received)
 		}
 		c.Close()
@@ -184,7 +186,7 @@ func linkTests(h *Host) (sent, received uint64) {
 	return 0, 0
 }
 
-// asked counts how often a host has asked, whose peer does not.
+// asked counts how often a host has asked. Its peer does not ask.
 func asked(h *Host) uint64 {
 	sent, _ := linkTests(h)
 	return sent

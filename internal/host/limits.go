@@ -2,7 +2,7 @@ package host
 
 import "time"
 
-// Limits of a host. What a specification or the kernel sets comes first, with its source.
+// Limits of a host. Limits that a specification or the kernel sets come first, with their source.
 const (
 	// localPatience is how much longer a process of this machine that lives and is silent is waited
 	// for: on a busy machine 1,400 connections that are made at once take more than
@@ -31,18 +31,18 @@ const (
 	// connection because of one that is in its handshake, which takes a fraction of that.
 	paceTime = 20 * time.Millisecond
 
-	// quietTime is how long a shared listener whose application does not call Accept stays
-	// announced. A client that asks in that time waits for the rest of it, so it is no longer than
-	// what a dial may take without being noticed; and an application is back in Accept in far less,
-	// unless it serves connections one after the other.
+	// quietTime is how long a shared listener stays announced while its application does not call
+	// Accept. A client that asks in that time waits for the rest of it, so it is no longer than a
+	// dial may take without being noticed. An application is back in Accept in far less, unless it
+	// serves connections one after the other.
 	quietTime = 50 * time.Millisecond
 
 	// drainTime is how long a listener that was closed goes on with the connections it had taken.
 	drainTime = time.Second
 
-	// idleLinger is how long a host that nobody uses keeps what it has of the system. It is longer
-	// than the 100 ms after which gosmc dump looks for new hosts again, so that none is missed.
-	// Checks for leaked goroutines wait some 400 ms.
+	// idleLinger is how long a host that nobody uses keeps its resources of the system. It is
+	// longer than the 100 ms after which gosmc dump looks for new hosts again, so that none is
+	// missed. Checks for leaked goroutines wait some 400 ms.
 	idleLinger = 150 * time.Millisecond
 
 	// fabricRetry is how long a host that could not open its device, or use its run
@@ -68,8 +68,8 @@ const (
 	defaultSMCRLinks = 2
 )
 
-// bubbleEnds is the year from which on a clock is not that of a bubble of testing/synctest, which
-// begins in 2000. It spares most calls a look at the clock of the system.
+// bubbleEnds is the year from which on a clock does not belong to a bubble of testing/synctest. The
+// clock of a bubble begins in 2000. bubbleEnds spares most calls a look at the clock of the system.
 const bubbleEnds = 2020
 
 // longAgo is a deadline that has passed.

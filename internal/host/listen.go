@@ -28,9 +28,9 @@ type ListenOptions struct {
 	Net        net.ListenConfig // KeepAlive, Control and so on
 }
 
-// A Listener accepts TCP connections and moves those onto shared memory whose client
-// asked for it. It accepts on its own, so that a slow application does not keep a client
-// waiting for the handshake.
+// A Listener accepts TCP connections, and moves a connection onto shared memory if its client asked
+// for it. It accepts on its own, so that a slow application does not keep a client waiting for the
+// handshake.
 type Listener struct {
 	host      *Host
 	tcp       *net.TCPListener
@@ -48,7 +48,7 @@ type Listener struct {
 	since     time.Time
 	ready     chan accepted
 	closed    chan struct{}   // once nothing more is taken from the system
-	ctx       context.Context // of the handshakes; ends when nobody gets what was taken any more
+	ctx       context.Context // of the handshakes; ends when nobody gets taken connections any more
 	cancel    context.CancelFunc
 	finished  chan struct{}
 	once      sync.Once
@@ -127,7 +127,8 @@ func (h *Host) ListenOn(inner *net.TCPListener, opts ListenOptions) (*Listener, 
 	return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: inner.Addr(), Err: err}
 }
 
-// checkListening says what is wrong with a listener of package net, which takes any socket for one.
+// checkListening returns an error if a listener of package net does not listen: package net accepts
+// any socket as a listener.
 func checkListening(l *net.TCPListener) error {
 	raw, err := l.SyscallConn()
 	if err != nil {
@@ -226,8 +227,8 @@ func (l *Listener) loop() {
 			default:
 			}
 			if !errors.Is(err, net.ErrClosed) {
-				// Most often out of descriptors. Whoever accepts may want to know; and
-				// things may get better.
+				// Most often out of descriptors. The application gets the error from Accept; and
+				// the condition may pass.
 				pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 				l.deliver(accepted{err: err})
 				if l.sleep(pause) {
@@ -254,7 +255,7 @@ func (l *Listener) sleep(d time.Duration) bool {
 	}
 }
 
-// route decides what a new connection is.
+// route decides the kind of a new connection.
 func (l *Listener) route(tcp *net.TCPConn) {
 	if l.claimPair(tcp) { // of which the policy was asked when it was offered
 		return
@@ -283,7 +284,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 				return
 			}
 			<-l.busy
-			tcp.Close() // the client does not know what to make of it either
+			tcp.Close() // the client has no use for it either
 			l.settled()
 			return
 		default:
@@ -472,7 +473,7 @@ func (l *Listener) end(drain bool) error {
 		close(l.closed)
 		err = l.tcp.Close()
 		l.meeting.Load().Close()
-		l.pace.accepting.Lock() // what was in accept is under way now
+		l.pace.accepting.Lock() // a connection that was in accept is under way now
 		drain = drain && l.pace.underWay.Load() > 0
 		l.pace.accepting.Unlock()
 		if drain {
@@ -484,10 +485,11 @@ func (l *Listener) end(drain bool) error {
 	return err
 }
 
-// drain ends a listener once Accept has returned what was taken, or after drainTime. A socket of
-// package net has handed a connection to a waiting Accept at once, where ours is still in its
-// handshake. And had we not taken those of a socket that others share, the others would have them
-// now: a server that is replaced by another one, as in a restart without a pause, loses none.
+// drain ends a listener once Accept has returned the taken connections, or after drainTime. A
+// socket of package net has handed a connection to a waiting Accept at once, where ours is still in
+// its handshake. If other processes share the socket, they would have the connections now if we had
+// not taken them. So a server that is replaced by another one, as in a restart without a pause,
+// loses none.
 func (l *Listener) drain() {
 	late := time.NewTimer(drainTime)
 	defer late.Stop()
@@ -502,7 +504,7 @@ func (l *Listener) drain() {
 	l.finish()
 }
 
-// finish resets what nobody has accepted.
+// finish resets the connections that nobody has accepted.
 func (l *Listener) finish() {
 	defer l.host.letGo()
 	l.cancel()

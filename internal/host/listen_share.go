@@ -10,15 +10,15 @@ import (
 	"github.com/gosmc/smc/internal/rendezvous"
 )
 
-// A pacer says when a listener may accept. Most listeners accept on their own, whether the application
-// waits or not. One whose socket was inherited, or handed out with File, may not: another process
-// may be the one that is to serve it, as in programs that fork their workers or restart without a
-// pause. It accepts only for calls of Accept that wait, as the kernel does.
+// A pacer says when a listener may accept. Most listeners accept on their own, whether the
+// application waits or not. A listener with a socket that was inherited, or handed out with File,
+// may not: the connection may be for another process, as in programs that fork their workers or
+// restart without a pause. It accepts only for calls of Accept that wait, as the kernel does.
 type pacer struct {
 	shared   atomic.Bool   // the socket was made elsewhere, or File was called
 	waiting  atomic.Int64  // calls of Accept
 	underWay atomic.Int64  // connections that were accepted, and that no call of Accept has yet
-	slow     atomic.Int64  // those of them that others do not wait for
+	slow     atomic.Int64  // part of underWay: others do not wait for these
 	changed  chan struct{} // has room for one; there may be reason to go on
 
 	accepting sync.Mutex // held while the loop is in accept, or about to be
@@ -218,7 +218,7 @@ func (l *Listener) hushLocked() {
 	}
 	l.crier.silent = true
 	l.meeting.Load().Close()                       // once more does nothing
-	time.AfterFunc(quietTime, l.host.meeting.Poll) // for who had found the announcement just before
+	time.AfterFunc(quietTime, l.host.meeting.Poll) // for clients that found it just before
 }
 
 // hushLater withdraws the announcement when Accept was not called for quietTime. Nobody ever stops

@@ -28,7 +28,7 @@ func (o *fakeOption) Read(syscall.RawConn) (option.State, option.Reason, error) 
 	return o.state, o.reason, o.err
 }
 
-// TestSMCROption has hosts that learn from the TCP option who speaks CLC.
+// TestSMCROption has hosts that learn from the TCP option which peers speak CLC.
 func TestSMCROption(t *testing.T) {
 	for _, tt := range []struct {
 		name           string

@@ -25,8 +25,8 @@ type programs struct {
 	spot run.Spot
 }
 
-// announceToPrograms lets programs of 'gosmc run' know of a listener that was announced to those of
-// package smc.
+// announceToPrograms lets programs of 'gosmc run' know of a listener that was announced to programs
+// of package smc.
 func (l *Listener) announceToPrograms() {
 	h := l.host
 	if h.cfg.Disabled || !l.opts.Require.Met(conn.ModeUnix) {
@@ -47,7 +47,7 @@ func (l *Listener) announceToPrograms() {
 }
 
 func (l *Listener) withdrawFromPrograms() {
-	if p := l.programs.Load(); p != nil { // what was accepted just now is claimed still
+	if p := l.programs.Load(); p != nil { // connections accepted just now are claimed still
 		p.desk.Withdraw(p.spot)
 	}
 }

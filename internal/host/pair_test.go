@@ -19,8 +19,8 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// TestPairLeavesTCP has a connection accepted, and its pair claimed, before the client looks whether it is connected: a reset by
-// then would be what connect(2) returns.
+// TestPairLeavesTCP has a connection accepted, and its pair claimed, before the client looks
+// whether it is connected: connect(2) would return an error if the connection were reset by then.
 func TestPairLeavesTCP(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()
@@ -60,7 +60,8 @@ func TestPairLeavesTCP(t *testing.T) {
 	end.Close()
 }
 
-// lingering returns a TCP socket whose last close waits until the test ends: it has bytes to send that nobody takes.
+// lingering returns a TCP socket. Its last close waits until the test ends: it has bytes to send
+// that nobody takes.
 func lingering(t *testing.T) *os.File {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -13,7 +13,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// checkPolicy dials, and checks what both ends became and why: DiagNone is SMC-D.
+// checkPolicy dials, and checks the modes of both ends and the reasons: DiagNone is SMC-D.
 func checkPolicy(t *testing.T, client *Host, l *Listener, addr string, wantClient, wantServer clc.Diagnosis) {
 	t.Helper()
 	c, err := client.Dial(context.Background(), "tcp", addr, DialOptions{})
@@ -38,13 +38,14 @@ func checkPolicy(t *testing.T, client *Host, l *Listener, addr string, wantClien
 	s.Close()
 }
 
-// portOf is that of a listener, as a policy has it.
+// portOf returns the port of a listener, as a policy has it.
 func portOf(l *Listener) string {
 	_, p, _ := net.SplitHostPort(l.Addr().String())
 	return p
 }
 
-// TestPolicyDial has clients whose policy leaves a server out, by port and by address, ask it for nothing.
+// TestPolicyDial checks that clients ask a server for nothing if their policy leaves it out, by
+// port or by address.
 func TestPolicyDial(t *testing.T) {
 	dir := t.TempDir()
 	l := mustListen(t, newTestHost(t, Config{Dir: dir}), "127.0.0.1:0")
@@ -59,7 +60,8 @@ func TestPolicyDial(t *testing.T) {
 	checkPolicy(t, allowed, l, l.Addr().String(), clc.DiagNone, clc.DiagNone)
 }
 
-// TestPolicyListen has a listener that the policy leaves out announced to nobody, also one whose socket is shared.
+// TestPolicyListen has a listener that the policy leaves out announced to nobody, also if its
+// socket is shared.
 func TestPolicyListen(t *testing.T) {
 	dir := t.TempDir()
 	client := newTestHost(t, Config{Dir: dir})
@@ -99,7 +101,7 @@ func TestPolicyListen(t *testing.T) {
 	}
 }
 
-// TestPolicyAccept has a listener for all addresses whose policy leaves one of them out.
+// TestPolicyAccept has a listener for all addresses. Its policy leaves one of them out.
 func TestPolicyAccept(t *testing.T) {
 	dir := t.TempDir()
 	client := newTestHost(t, Config{Dir: dir})
@@ -121,7 +123,9 @@ func TestPolicySMCR(t *testing.T) {
 	s.Close()
 }
 
-// TestPolicySettings has the configuration file count where a program says nothing, also for its name; what is malformed in a program is an error, elsewhere everything is TCP.
+// TestPolicySettings has the configuration file count where a program says nothing, also for its
+// name; a malformed value in a program is an error; a malformed value elsewhere makes everything
+// TCP.
 func TestPolicySettings(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "gosmc.conf")
 	t.Setenv("GOSMC_CONFIG", path)

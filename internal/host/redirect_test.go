@@ -22,8 +22,7 @@ func reusePort(_, _ string, raw syscall.RawConn) (err error) {
 	return err
 }
 
-// dialMany dials at the same time, checks that every connection echoes, and returns what they
-// have become.
+// dialMany dials at the same time, checks that every connection echoes, and returns their outcomes.
 func dialMany(t *testing.T, client *Host, addr net.Addr, count int) map[string]int {
 	outcomes := make(map[string]int)
 	var mu sync.Mutex
@@ -71,8 +70,8 @@ func checkBoth(t *testing.T, outcomes map[string]int) {
 	}
 }
 
-// TestReusePort has a plain program listen on the same port: the kernel chooses who gets a
-// connection.
+// TestReusePort has a plain program listen on the same port: the kernel chooses which of the two
+// gets a connection.
 func TestReusePort(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()

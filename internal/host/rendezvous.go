@@ -59,7 +59,8 @@ func (d meetingDevice) Peer(ctx context.Context, gid wire.ISMGID) (rendezvous.Pe
 	return p, nil
 }
 
-// Renew implements [rendezvous.Device]. Who removes the device's socket may remove the control socket, too.
+// Renew implements [rendezvous.Device]. A process that removes the device's socket may remove the
+// control socket, too.
 func (d meetingDevice) Renew() error {
 	if !d.Device.IsThere() {
 		if err := rundir.Prepare(d.host.cfg.Dir); err != nil {
@@ -72,8 +73,8 @@ func (d meetingDevice) Renew() error {
 	return d.host.renewControl()
 }
 
-// renewControl serves the control socket anew if that was removed. Whoever is connected to the old one
-// has to come again.
+// renewControl serves the control socket anew if that was removed. Clients that are connected to
+// the old one have to come again.
 func (h *Host) renewControl() error {
 	h.fabricMu.Lock()
 	old := h.control

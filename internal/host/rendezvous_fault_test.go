@@ -100,7 +100,7 @@ func TestForgedAnnouncement(t *testing.T) {
 	}
 }
 
-// TestAcceptedByStranger has somebody who was not asked say that they have the connection.
+// TestAcceptedByStranger has a host that was not asked say that it has the connection.
 func TestAcceptedByStranger(t *testing.T) {
 	r := newClientRig(t)
 	stranger := newAdversary(t, r.a.dir, false)
@@ -173,7 +173,7 @@ func TestExpectFlood(t *testing.T) {
 	}
 	checkServes(t, r.client, r.l)
 
-	// Expects for what nobody listens at are refused, and not remembered.
+	// Expects for addresses without a listener are refused, and not remembered.
 	r.p.Close()
 	smctest.Eventually(t, patience, "the end of the flood", func() bool { return r.server.meeting.Expected() == 0 })
 	checkServes(t, r.client, r.l)
@@ -228,9 +228,9 @@ func TestContestedSocket(t *testing.T) {
 	r.checkIdle()
 }
 
-// TestFewSourcePorts dials from few ports, so that sockets of one host, and those of plain
-// programs, take each other's: none may wait for long, fail for another reason than that ports
-// are used up, or get bytes that are not the application's.
+// TestFewSourcePorts dials from few ports, so that sockets of one host, and sockets of plain
+// programs, take each other's. None may wait for long, fail for another reason than that ports are
+// used up, or get bytes that are not the application's.
 func TestFewSourcePorts(t *testing.T) {
 	r := newServerRig(t)
 	const (

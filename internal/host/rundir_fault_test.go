@@ -46,7 +46,7 @@ func sharedDir(tb testing.TB) string {
 	return dir
 }
 
-// modesOf connects two hosts and returns what the two ends have become, after an exchange.
+// modesOf connects two hosts and returns the two ends, after an exchange.
 func modesOf(tb testing.TB, client, server *Host) (c, s conn.Conn) {
 	tb.Helper()
 	l := mustListen(tb, server, "127.0.0.1:0")
@@ -145,7 +145,7 @@ func TestRunDirectoryApart(t *testing.T) {
 	}
 }
 
-// TestRunDirectoryNoRights runs both ends as a user who cannot write to the run directory.
+// TestRunDirectoryNoRights runs both ends as a user without write permission for the run directory.
 func TestRunDirectoryNoRights(t *testing.T) {
 	needRoot(t)
 	dir := sharedDir(t)
@@ -283,8 +283,8 @@ func TestStale(t *testing.T) {
 	checkPlain(t, <-r.dial(boundedContext(t)), l, clc.DiagNoListener)
 }
 
-// checkStaleOrNone makes a connection that finds, or whose predecessor has found, that the
-// announcement is dead.
+// checkStaleOrNone makes a connection. It finds that the announcement is dead, or its predecessor
+// has found that.
 func checkStaleOrNone(tb testing.TB, r *clientRig, l *net.TCPListener) {
 	tb.Helper()
 	res := <-r.dial(boundedContext(tb))

@@ -169,7 +169,7 @@ func TestServerEveryByte(t *testing.T) {
 	r.checkIdle()
 }
 
-// everyMessage is what a client can send in a handshake.
+// everyMessage lists the messages that a client can send in a handshake.
 var everyMessage = []struct {
 	name      string
 	at        step
@@ -216,8 +216,8 @@ func TestServerEveryTruncation(t *testing.T) {
 	r.checkIdle()
 }
 
-// end ends the client's side, and waits for the server to do the same, whatever the connection
-// has become.
+// end ends the client's side, and waits for the server to do the same, in any mode of the
+// connection.
 func (r *serverRig) end(c *clcPeer) error {
 	c.tcp.CloseWrite()
 	done := make(chan error, 1)

@@ -52,7 +52,7 @@ const (
 	afterAll               // after the Confirm
 )
 
-// begin brings a handshake to a step; what an honest client would send then is in next.
+// begin brings a handshake to a step; next is the message that an honest client would send then.
 func (r *serverRig) begin(at step) *clcPeer {
 	r.tb.Helper()
 	if r.p.Err() != nil {

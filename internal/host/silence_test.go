@@ -162,7 +162,8 @@ const (
 	patienceWithSlow = handshake.CLCTimeout + handshake.CLCTimeout/2
 )
 
-// testServerSlowClient has clients whose process lives: they are waited for, but not for ever, and not when it has ended.
+// testServerSlowClient has clients that are slow. The server waits for them while their process
+// lives, but not for ever.
 func testServerSlowClient(t *testing.T) {
 	r := makeServerRig(t)
 	r.server.localPatience = patienceWithSlow
@@ -213,7 +214,7 @@ func testClientSlowServer(t *testing.T) {
 	r.checkIdle()
 }
 
-// testClientNoRendezvousAnswer dials somebody who takes the connection and answers nothing, not
+// testClientNoRendezvousAnswer dials a server that takes the connection and answers nothing, not
 // even a Cancel: the connection cannot be used, because CLC may still be expected on it.
 func testClientNoRendezvousAnswer(t *testing.T) {
 	r := makeClientRig(t)
@@ -245,7 +246,7 @@ func (a *adversary) deafen() (end func()) {
 	return end
 }
 
-// testClientDeafServer has a server whose process stops before it has handed out its buffer. The
+// testClientDeafServer has a server process that stops before it has handed out its buffer. The
 // client has to decline while the server, when it goes on, still listens for that.
 func testClientDeafServer(t *testing.T) {
 	r := makeClientRig(t)
@@ -276,7 +277,7 @@ func testClientDeafServer(t *testing.T) {
 	r.checkIdle()
 }
 
-// testServerDeafClient has a client whose process stops after its Confirm.
+// testServerDeafClient has a client process that stops after its Confirm.
 func testServerDeafClient(t *testing.T) {
 	r := makeServerRig(t)
 	c := r.begin(atConfirm)

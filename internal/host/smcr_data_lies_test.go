@@ -17,7 +17,7 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// endOfLinkGroup is what package smcr counts as ended.
+// endOfLinkGroup is the kind of end that package smcr counts.
 const endOfLinkGroup = "link group"
 
 // checkEnd waits until a host has counted an end for a reason that begins like this.
@@ -182,7 +182,8 @@ func write(x *smcrLiar, s conn.Conn) {
 	s.Write(make([]byte, 100<<10)) // the error is read afterwards
 }
 
-// write64 writes 64 bytes to an address of the server, by a carrier whose peer has it.
+// write64 writes 64 bytes to an address of the server, by a carrier that is attached to it as its
+// peer's RMBE.
 func (x *smcrLiar) write64(key wire.RKey, addr uint64) {
 	x.t.Helper()
 	c, err := x.net.NewCarrier(link.CarrierConfig{RMB: x.rmb, Wake: func() {}})
@@ -196,8 +197,8 @@ func (x *smcrLiar) write64(key wire.RKey, addr uint64) {
 	c.Produce(cdc.Cursor{Count: 64})
 }
 
-// TestSMCRGIDLies has a client whose queue pair is at an address where there is none, or none of its own: nothing is sent there
-// for long, and the connection ends or goes on over TCP.
+// TestSMCRGIDLies has a client that names an address for its queue pair where there is none, or
+// none of its own. Nothing is sent there for long, and the connection ends or goes on over TCP.
 func TestSMCRGIDLies(t *testing.T) {
 	gid := func(s string) wire.GID { return wire.GIDFromAddr(netip.MustParseAddr(s)) }
 	for _, tt := range []struct {
@@ -237,7 +238,7 @@ func TestSMCRGIDLies(t *testing.T) {
 	}
 }
 
-// confirmGID is a Confirm of a first contact whose lie is about the end of the link.
+// confirmGID sends a Confirm of a first contact that lies about the end of the link.
 func (x *smcrLiar) confirmGID(change func(p *clc.ParamsR)) {
 	x.t.Helper()
 	a := x.accept

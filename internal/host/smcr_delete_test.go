@@ -8,7 +8,8 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// TestSMCRDeleteLink has operators delete links, as the control socket asks for it: of either side, and what cannot be.
+// TestSMCRDeleteLink has operators delete links, as the control socket asks for it: of either side,
+// and links that cannot be deleted.
 func TestSMCRDeleteLink(t *testing.T) {
 	for _, by := range []string{"server", "client"} {
 		r, _ := newTwinRig(t, nil)

@@ -61,8 +61,8 @@ func TestSMCRUnreachableGID(t *testing.T) {
 	s.Close()
 }
 
-// TestSMCRSecondLinkUnasked has two interfaces at each end on one network, and nobody who has configured them: there are two links, unless one is all
-// that is wanted.
+// TestSMCRSecondLinkUnasked has two interfaces at each end on one network, and no configuration of
+// them: there are two links, unless only one is wanted.
 func TestSMCRSecondLinkUnasked(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

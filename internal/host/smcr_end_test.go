@@ -166,8 +166,8 @@ func checkGone(t testing.TB, hosts ...*Host) {
 	}
 }
 
-// TestSMCRHostCloses closes a host in the middle of connections: the peer's end with what had arrived, and its
-// link group is gone.
+// TestSMCRHostCloses closes a host in the middle of connections: the peer's connections end after
+// the bytes that had arrived, and its link group is gone.
 func TestSMCRHostCloses(t *testing.T) {
 	for _, end := range []string{"client", "server"} {
 		t.Run(end, func(t *testing.T) {
@@ -199,11 +199,11 @@ func TestSMCRHostCloses(t *testing.T) {
 	}
 }
 
-// TestSMCRCloseAll closes a host while the application closes its connections: the peer gets what was written to them, and
-// their ends.
+// TestSMCRCloseAll closes a host while the application closes its connections: the peer gets the
+// bytes that were written to them, and their ends.
 func TestSMCRCloseAll(t *testing.T) {
 	r := newSMCRRig(t, func(c, s *Config) { c.ReadBuffer, s.ReadBuffer = 1<<20, 1<<20 })
-	data := make([]byte, 1<<19-1<<12) // what the peer has room for, at a first contact too, and more than is on its way at a time
+	data := make([]byte, 1<<19-1<<12) // the peer's room, at a first contact too, and more than is on its way at a time
 	smctest.Pattern(data, 0)
 	const count = 32
 	var clients, servers [count]conn.Conn
@@ -306,7 +306,7 @@ func TestSMCRBudget(t *testing.T) {
 			if end == "server" {
 				wantC, wantS = wantS, wantC
 			}
-			for range 2 { // what was counted is given back
+			for range 2 { // the counted memory is given back
 				var conns []conn.Conn
 				for range 2 {
 					c, s := r.connect()

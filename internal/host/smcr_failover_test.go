@@ -12,7 +12,7 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// newTwinRig is a rig whose hosts have two devices each, on a cable of its own each.
+// newTwinRig is a rig of hosts that have two devices each, on a cable of its own each.
 func newTwinRig(t testing.TB, change func(client, server *Config)) (*smcrRig, *smctest.Cables) {
 	t.Helper()
 	smctest.CheckLeaks(t)
@@ -26,7 +26,7 @@ func newTwinRig(t testing.TB, change func(client, server *Config)) (*smcrRig, *s
 	return r, cables
 }
 
-// newTripleRig is a rig whose hosts have three devices each.
+// newTripleRig is a rig of hosts that have three devices each.
 func newTripleRig(t testing.TB, change func(x *Config)) (*smcrRig, *smctest.Cables) {
 	t.Helper()
 	smctest.CheckLeaks(t)
@@ -40,7 +40,7 @@ func newTripleRig(t testing.TB, change func(x *Config)) (*smcrRig, *smctest.Cabl
 	return r, cables
 }
 
-// redundancy is what both ends of a group say, "" if they differ.
+// redundancy is the redundancy that both ends of a group report, "" if they differ.
 func (r *smcrRig) redundancy() string {
 	var got [2]string
 	for i, h := range []*Host{r.client, r.server} {

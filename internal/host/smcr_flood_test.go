@@ -13,7 +13,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// checkFlooded looks whether link groups have ended for what was said, and not since either end could take no more.
+// checkFlooded fails if a link group has ended for the content of messages, and not because either
+// end could take no more.
 func checkFlooded(t testing.TB, h *Host) {
 	t.Helper()
 	for _, e := range h.Status().Counters.Ends {
@@ -77,7 +78,7 @@ func TestSMCRFloods(t *testing.T) {
 			x := newSMCRLiar(t, r)
 			s := x.connect()
 			over := make(chan struct{})
-			go func() { // what is answered is of no interest
+			go func() { // the answers are of no interest
 				defer close(over)
 				for range x.net.News() {
 					for ev, ok := x.net.Poll(); ok; ev, ok = x.net.Poll() {

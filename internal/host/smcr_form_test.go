@@ -95,7 +95,7 @@ func TestSMCRShed(t *testing.T) {
 		checkGone(t, other, r.server)
 		smctest.Eventually(t, patience, "the send ring is given back", func() bool { return rings(r.server) == 0 })
 	}
-	// One that needs more than what is left takes that of several.
+	// A connection that needs more than the remaining memory takes the memory of several.
 	l, err := r.server.Listen(t.Context(), "tcp", loop2.String()+":0", ListenOptions{ReadBuffer: 2 * buffer})
 	if err != nil {
 		t.Fatal(err)

@@ -21,11 +21,12 @@ import (
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// TestSMCRGone kills the process at the other end, whose kernel says that its UDP port is nobody's any more.
+// TestSMCRGone kills the process at the other end. Its kernel says that its UDP port is nobody's
+// any more.
 func TestSMCRGone(t *testing.T) {
 	smctest.CheckLeaks(t)
 	cables := smctest.NewCables(t, 1)
-	cables.Sysctl(1, "net/ipv4/icmp_ratelimit", "0") // what RDMA sends to that port is answered, too
+	cables.Sysctl(1, "net/ipv4/icmp_ratelimit", "0") // RDMA packets to that port are answered, too
 	log := new(record)
 	cfg := Config{
 		UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{"10.99.0.0/16"}, RDMA: rdma.Config{Port: 4791},
@@ -102,8 +103,8 @@ func TestSMCRHalfFIN(t *testing.T) {
 	}
 }
 
-// TestSMCRCloseAfterPeer closes a connection whose peer has closed, over a network that has stopped: there is nobody to
-// wait for.
+// TestSMCRCloseAfterPeer closes a connection after its peer has closed, over a network that has
+// stopped: there is no peer to wait for.
 func TestSMCRCloseAfterPeer(t *testing.T) {
 	var cut atomic.Bool
 	drop := func([]byte) bool { return cut.Load() }

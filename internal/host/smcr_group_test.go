@@ -100,8 +100,8 @@ func TestSMCRChurn(t *testing.T) {
 	}
 }
 
-// TestSMCRStalled has a client that stalls its first contact: others of its host wait for a while, and those of
-// other hosts not at all.
+// TestSMCRStalled has a client that stalls its first contact: other clients of its host wait for a
+// while, and clients of other hosts not at all.
 func TestSMCRStalled(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(loop1, 0))}
@@ -177,8 +177,8 @@ func TestSMCRCrowd(t *testing.T) {
 	}
 }
 
-// TestSMCRReuse fills a link group, closes all, and makes connections again, also with buffers of other sizes: they use the same
-// group, whose tables of RMBs are full, and the RMBs that it has.
+// TestSMCRReuse fills a link group, closes all, and makes connections again, also with buffers of
+// other sizes: they use the same group and the RMBs that it has. Its tables of RMBs are full.
 func TestSMCRReuse(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	fill := func(count, buffer int) {

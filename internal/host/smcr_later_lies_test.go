@@ -14,7 +14,7 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// meet has our client dial the liar, and returns what Dial does, and the client's Proposal.
+// meet has our client dial the liar, and returns the result of Dial, and the client's Proposal.
 func (x *smcrLiar) meet() (<-chan dialed, clc.Proposal) {
 	t := x.t
 	t.Helper()
@@ -56,8 +56,9 @@ func (x *smcrLiar) acceptLater(p clc.Proposal, change func(p *clc.ParamsR)) {
 	x.write(clc.Accept{Version: clc.V2, EID: p.Ext.UEIDs[0], R: &r})
 }
 
-// TestSMCRLaterServerLies has a server, or whoever is at its address, that names a link group which the client has: but not a link
-// of it, or not an element that the server has told of on the link. What the client has there stays.
+// TestSMCRLaterServerLies has a server, or another program at its address, that names a link group
+// of the client. But it names no link of that group, or no element that the server has told of on
+// the link. The client's links and elements there stay.
 func TestSMCRLaterServerLies(t *testing.T) {
 	const (
 		sync  = iota // the client says that it is out of sync, and goes on over TCP
@@ -205,8 +206,9 @@ func TestSMCRImpostor(t *testing.T) {
 	}
 }
 
-// TestSMCRDeclines has peers that decline in place of each CLC message, and of those of LLC in a later contact. Those in place of a first
-// contact's LLC messages are in TestSMCRFirstContactLies and TestSMCRServerLies.
+// TestSMCRDeclines has peers that decline in place of each CLC message, and of each LLC message in
+// a later contact. Declines in place of a first contact's LLC messages are in
+// TestSMCRFirstContactLies and TestSMCRServerLies.
 func TestSMCRDeclines(t *testing.T) {
 	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagNoDevice, OS: clc.OSLinux}
 	later := func(x *smcrLiar) conn.Conn {

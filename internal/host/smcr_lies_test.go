@@ -151,7 +151,7 @@ func (x *smcrLiar) next() llc.Message {
 }
 
 func (x *smcrLiar) send(b []byte) {
-	// A link that has failed is what some lies are for.
+	// Some lies are meant to make the link fail.
 	_ = x.link.SendLLC(b, 0)
 }
 
@@ -212,7 +212,7 @@ func (x *smcrLiar) checkOthers(c, s conn.Conn) {
 	checkExchange(x.t, c, s)
 }
 
-// TestSMCRFirstContactLies has a client whose first contact goes wrong after the Confirm.
+// TestSMCRFirstContactLies has a client with a first contact that goes wrong after the Confirm.
 func TestSMCRFirstContactLies(t *testing.T) {
 	garbage := bytes.Repeat([]byte{0x2b}, llc.MinLen)
 	for _, tt := range []struct {

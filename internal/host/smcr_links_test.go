@@ -130,7 +130,8 @@ func TestSMCRMoveClosing(t *testing.T) {
 	}
 }
 
-// TestSMCRLostInExchange loses a link while it carries what makes a connection, and one that is being made.
+// TestSMCRLostInExchange loses a link while it carries the messages that make a connection, and a
+// link that is being made.
 func TestSMCRLostInExchange(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
 	first, firstPeer := r.connect()

@@ -6,8 +6,8 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// TestSMCRNamedNewest has a group whose first link was lost and made again: the server names that for later connections, and both ends write over it, though the other one
-// has fewer.
+// TestSMCRNamedNewest has a group that lost its first link and made it again: the server names that
+// link for later connections, and both ends write over it, though the other one has fewer.
 func TestSMCRNamedNewest(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
 	r.connect()

@@ -81,8 +81,9 @@ func TestSMCRNamespaces(t *testing.T) {
 	}
 }
 
-// TestSMCRRoutedLoopback has hosts that are reached at addresses of their loopback interfaces, as routers announce them. Packets are
-// of a size that the cable between them can take, whatever loopback can.
+// TestSMCRRoutedLoopback has hosts that are reached at addresses of their loopback interfaces, as
+// routers announce them. Packets are of a size that the cable between them can take, even if
+// loopback takes larger ones.
 func TestSMCRRoutedLoopback(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -260,7 +261,7 @@ func TestSMCRFiltered(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, tt := range []struct {
 		name           string
-		client, server bool // what arrives there is lost
+		client, server bool // packets that arrive there are lost
 	}{
 		{"both ways", true, true},
 		{"to the client", true, false},
@@ -364,10 +365,11 @@ func TestSMCRDeviceDown(t *testing.T) {
 	})
 }
 
-// nobodys is what the kernel of a peer whose process has ended tells.
+// nobodys is the reason that the kernel of a peer gives after the peer's process has ended.
 const nobodys = "nobody has its UDP port any more"
 
-// awaitEnd waits until a link group has ended for one of the reasons. What was logged before is forgotten.
+// awaitEnd waits until a link group has ended for one of the reasons. Earlier lines of the log are
+// forgotten.
 func (r *record) awaitEnd(t testing.TB, reasons ...string) {
 	t.Helper()
 	var line string
@@ -443,7 +445,7 @@ func TestSMCRExit(t *testing.T) {
 	child.Wait()
 }
 
-// exitBytes is what a process writes before it exits: less than a buffer.
+// exitBytes is the number of bytes that a process writes before it exits: less than a buffer.
 const exitBytes = 900 << 10
 
 // childSMCR echoes over SMC-R at the address of its first argument, with the UDP port of its second one.

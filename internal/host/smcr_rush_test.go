@@ -30,7 +30,7 @@ func (x *smcrLiar) awaitAccept(first bool) {
 	x.accept = a
 }
 
-// goOn sends the Confirm of a first contact, and does what is left of that.
+// goOn sends the Confirm of a first contact, and does the rest of the first contact.
 func (x *smcrLiar) goOn() {
 	x.t.Helper()
 	x.confirm(nil)

@@ -10,7 +10,8 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// serve plays a server to one connection of our client: it goes as far as the client's Confirm, and returns what Dial does.
+// serve plays a server to one connection of our client: it goes as far as the client's Confirm, and
+// returns the result of Dial.
 func (x *smcrLiar) serve() <-chan dialed {
 	t := x.t
 	t.Helper()
@@ -82,7 +83,7 @@ func (x *smcrLiar) confirmed() {
 	}
 }
 
-// TestSMCRServerLies has a server whose first contact goes wrong after the Confirm.
+// TestSMCRServerLies has a server with a first contact that goes wrong after the Confirm.
 func TestSMCRServerLies(t *testing.T) {
 	const (
 		tcp  = iota // the client declines, and goes on over TCP

@@ -12,8 +12,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// TestSMCRSilence has clients that begin something and do not go on. Their connection, or their link group, ends when
-// its time is up, and says why; what they hold up meanwhile is their own.
+// TestSMCRSilence has clients that begin something and do not go on. Their connection, or their
+// link group, ends when its time is up, and says why. Meanwhile they hold up only their own
+// connections.
 func TestSMCRSilence(t *testing.T) {
 	smctest.CheckLeaks(t)
 	var all sync.WaitGroup // their times run out together

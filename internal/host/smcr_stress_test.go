@@ -11,8 +11,8 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// TestSMCRStress makes, uses and ends connections in all ways at the same time, while links fail under them. Whatever a
-// connection has read is what was written, and nothing is left in the end.
+// TestSMCRStress makes, uses and ends connections in all ways at the same time, while links fail
+// under them. A connection reads the bytes that were written, and nothing is left in the end.
 func TestSMCRStress(t *testing.T) {
 	r := newSMCRRig(t, nil)
 	var wg sync.WaitGroup
@@ -27,7 +27,7 @@ func TestSMCRStress(t *testing.T) {
 			wg.Go(func() {
 				defer c.Close()
 				switch rand.N(10) {
-				case 0: // closes with what is unread
+				case 0: // closes with bytes unread
 				case 1:
 					c.SetLinger(0)
 				case 2:
@@ -90,7 +90,7 @@ func TestSMCRStress(t *testing.T) {
 	}
 }
 
-// stressConn writes a pattern, and checks what comes back of it.
+// stressConn writes a pattern, and checks the echo of it.
 func stressConn(t *testing.T, c conn.Conn) {
 	defer c.Close()
 	size := rand.N(100 << 10)

@@ -25,7 +25,7 @@ var (
 	loop3 = netip.MustParseAddr("127.0.0.3")
 )
 
-// An smcrRig is two hosts with an RNIC each, who know of nothing but SMC-R between them.
+// An smcrRig is two hosts with an RNIC each. They know of nothing but SMC-R between them.
 type smcrRig struct {
 	t              testing.TB
 	client, server *Host
@@ -112,7 +112,7 @@ func TestSMCR(t *testing.T) {
 // groupsOf returns the link groups of SMC-R of a host that connections may join.
 func groupsOf(h *Host) []control.StatusGroup { return h.networks[0].Status(nil) }
 
-// memoryOf is what all buffers of SMC-R of a host have, and rmbsOf what RMBs have.
+// memoryOf is the memory of all SMC-R buffers of a host, and rmbsOf the memory of its RMBs.
 func memoryOf(h *Host) int64 {
 	all, _ := h.networks[0].Memory()
 	return all
@@ -126,7 +126,8 @@ func rmbsOf(h *Host) int64 {
 // tcpOf is the TCP socket of a connection over SMC or TCP.
 func tcpOf(c conn.Conn) *net.TCPConn { return c.Socket().(*net.TCPConn) }
 
-// peerMessage is what the peer of a connection over SMC-R has said last; the zero value if the buffers are gone.
+// peerMessage is the last message from the peer of a connection over SMC-R; the zero value if the
+// buffers are gone.
 func peerMessage(t testing.TB, c conn.Conn) (m cdc.Message) {
 	t.Helper()
 	for _, e := range c.AppendCursors(nil) {
@@ -163,7 +164,7 @@ func (p *wrappedPath) Prepare(ctx context.Context, q transport.Request) (transpo
 	return b, r, err
 }
 
-// wrapBindings has connections of a host over SMC-R use what wrap makes of their bindings.
+// wrapBindings has connections of a host over SMC-R use bindings that wrap has wrapped.
 func wrapBindings(h *Host, wrap func(transport.Binding) transport.Binding) {
 	h.networks[0] = &wrappedNetwork{h.networks[0], wrap}
 }

@@ -78,8 +78,9 @@ func newV1Rig(t testing.TB, change func(c, s *Config)) (*smcrRig, *smctest.Cable
 	return r, cables, local
 }
 
-// TestSMCRv1LinkLocal has two hosts in version 1. Their links are between link-local addresses, as those of all RNICs of version 1 are, on
-// both cables. A link that is lost costs nothing, and comes back.
+// TestSMCRv1LinkLocal has two hosts in version 1. Their links are between link-local addresses, as
+// the links of all RNICs of version 1 are, on both cables. A link that is lost costs nothing, and
+// comes back.
 func TestSMCRv1LinkLocal(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		r, cables, local := newV1Rig(t, func(c, s *Config) {
@@ -123,8 +124,9 @@ func TestSMCRv1LinkLocal(t *testing.T) {
 	}
 }
 
-// A kernelV1 plays Linux 5.10 in version 1 of SMC-R, which no kernel offers over software RDMA: its messages are laid out by hand. It has an RNIC with a
-// link-local GID on each of two cables. What moves data is the link package.
+// A kernelV1 plays Linux 5.10 in version 1 of SMC-R, which no kernel offers over software RDMA: its
+// messages are laid out by hand. It has an RNIC with a link-local GID on each of two cables. The
+// link package moves the data.
 type kernelV1 struct {
 	t      *testing.T
 	client bool

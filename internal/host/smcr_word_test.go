@@ -11,8 +11,10 @@ import (
 	"github.com/gosmc/smc/internal/transport"
 )
 
-// TestSMCRWordLost has a peer that ends TCP, lives, and has not said on the link why, as a kernel of Linux whose word was lost with the link. A connection
-// whose link has failed is reset. One that has lost nothing waits on, and so does one whose peer has said that it writes no more.
+// TestSMCRWordLost has a peer that ends TCP, lives, and has not said on the link why, as a Linux
+// kernel does if its message was lost with the link. A connection is reset if its link has failed.
+// A connection that has lost nothing waits on, and so does a connection after its peer has said
+// that it writes no more.
 func TestSMCRWordLost(t *testing.T) {
 	r, cables := newTwinRig(t, nil)
 	r.server.connEnv.WordTime = 300 * time.Millisecond

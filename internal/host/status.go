@@ -100,7 +100,7 @@ func (h *Host) Status() control.Status {
 		s.Listeners = append(s.Listeners, l.status())
 	}
 	sort.Slice(s.Listeners, func(i, j int) bool { return s.Listeners[i].Local < s.Listeners[j].Local })
-	// The oldest first; and what does not fit is the newest.
+	// The oldest first; the newest ones are left out if there is no room.
 	sort.Slice(conns, func(i, j int) bool { return conns[i].Since().Before(conns[j].Since()) })
 	if len(conns) > control.MaxConns {
 		s.ConnectionsOmitted = len(conns) - control.MaxConns
@@ -130,7 +130,7 @@ func (h *Host) Status() control.Status {
 		}
 		s.Connections = append(s.Connections, k)
 	}
-	// What live connections have moved is not in the counters yet.
+	// The counters lack the bytes that live connections have moved.
 	for _, c := range s.Connections {
 		b := s.Counters.Bytes[c.Mode]
 		b.In += c.BytesIn
@@ -140,7 +140,7 @@ func (h *Host) Status() control.Status {
 	return s
 }
 
-// capabilityStatus says what the host can do. It opens the device, so that the answer is
+// capabilityStatus reports the capabilities of the host. It opens the device, so that the answer is
 // the truth and not a guess.
 func (h *Host) capabilityStatus() control.StatusCapabilities {
 	const noNative = "needs an ISM device of a mainframe; Emulated-ISM is version 2 only"
@@ -169,7 +169,8 @@ func (h *Host) capabilityStatus() control.StatusCapabilities {
 	return c
 }
 
-// smcrStatus says for both versions of SMC-R all that is missing. option is what there is of TCP option 254.
+// smcrStatus says for both versions of SMC-R all that is missing. option is the capability of TCP
+// option 254.
 func (h *Host) smcrStatus(option control.Capability) (v1, v2 control.Capability) {
 	if h.cfg.Disabled {
 		r := clc.Lookup(clc.DiagDisabled, clc.OSUnspecified)
@@ -216,7 +217,7 @@ func (h *Host) groupStatus() []control.StatusGroup {
 	return list[:min(len(list), control.MaxGroups)]
 }
 
-// Names returns what the host is called by peers: of a Status HostName, SEID and UEIDs.
+// Names returns the names that peers know the host by: of a Status HostName, SEID and UEIDs.
 func (h *Host) Names() *control.Status {
 	s := &control.Status{HostName: h.name, UEIDs: append([]string{}, h.cfg.UEIDs...)}
 	if !h.seid.IsZero() {

@@ -11,9 +11,10 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// What a host says and hears on the way to shared memory and back, for those who look at it from outside. A
-// [control.Trace] keeps the newest events; whoever follows it over the control socket gets them, and
-// then what comes. Payload is never in it, and the data path knows nothing of it.
+// The messages that a host sends and receives on the way to shared memory and back, for observers
+// outside. A [control.Trace] keeps the newest events. A client that follows it over the control
+// socket gets them, and then the new ones. Payload is never in it, and the data path knows nothing
+// of it.
 
 // A traceRecord is an event of a host or of a connection as it is kept. It is a [control.TraceRecord].
 type traceRecord struct {
@@ -36,7 +37,7 @@ func (r traceRecord) Event() control.TraceEvent {
 	return e
 }
 
-// words returns the name of a message of the rendezvous and what it says.
+// words returns the name of a message of the rendezvous and its content.
 func (r *traceRecord) words() (name, text string) {
 	text = fmt.Sprintf("attempt=%d peer-pid=%d", r.Numbers[0], r.pid)
 	switch r.message {

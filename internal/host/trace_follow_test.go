@@ -18,7 +18,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A follower keeps what control.FollowTrace brings.
+// A follower keeps the events from control.FollowTrace.
 type follower struct {
 	tb     testing.TB
 	cancel context.CancelFunc
@@ -46,7 +46,8 @@ func follow(tb testing.TB, dir, name string, opts control.TraceOptions) *followe
 	return f
 }
 
-// followHost follows h, whose control socket is open when it returns. What happens from then on is seen.
+// followHost follows h. The control socket of h is open when followHost returns, and later events
+// are seen.
 func followHost(tb testing.TB, h *Host, opts control.TraceOptions) *follower {
 	tb.Helper()
 	gidOf(tb, h)
@@ -69,7 +70,7 @@ func (f *follower) events() []control.TraceEvent {
 	return slices.Clone(f.list)
 }
 
-// short says in few words what an event is, without what depends on chance.
+// short describes an event in few words, without the parts that depend on chance.
 func short(e control.TraceEvent) string {
 	way := "recv "
 	if e.Sent {
@@ -185,7 +186,7 @@ func TestTraceConnection(t *testing.T) {
 		t.Errorf("text of closed = %q, want the bytes that checkExchange moves", text)
 	}
 
-	// Who comes later gets what is remembered, and as much of it as it asks for.
+	// A later follower gets the events that are remembered, and as many of them as it asks for.
 	late := followHost(t, client, control.TraceOptions{History: 1000})
 	late.await("closed")
 	if got := late.events(); !slices.EqualFunc(got, atClient, func(a, b control.TraceEvent) bool { return a.Seq == b.Seq && short(a) == short(b) }) {
@@ -235,7 +236,7 @@ func TestTraceFallback(t *testing.T) {
 	}
 }
 
-// What a peer answers is in the trace as it came, also where it is no message.
+// A peer's answer is in the trace as it came, also where it is no message.
 func TestTracePeerLies(t *testing.T) {
 	r := newClientRig(t)
 	f := followHost(t, r.client, control.TraceOptions{})

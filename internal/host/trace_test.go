@@ -35,7 +35,7 @@ func TestTraceEventText(t *testing.T) {
 	}
 }
 
-// BenchmarkTraceAdd is what an event costs while nobody listens.
+// BenchmarkTraceAdd measures the cost of an event while nobody listens.
 func BenchmarkTraceAdd(b *testing.B) {
 	var tr control.Trace[traceRecord]
 	message := make([]byte, 192)

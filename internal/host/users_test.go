@@ -70,8 +70,8 @@ func childUnmapped(p *smctest.Parent) {
 	serveAndDial(p, p.Args[0])
 }
 
-// serveAndDial listens, says where, and dials the addresses that it is told; it says what became of
-// each connection.
+// serveAndDial listens, says where, and dials the addresses that it is told; it reports the outcome
+// of each connection.
 func serveAndDial(p *smctest.Parent, dir string) {
 	h, err := New(Config{Dir: dir})
 	p.Check(err)
@@ -97,7 +97,7 @@ func serveAndDial(p *smctest.Parent, dir string) {
 	}
 }
 
-// TestRunDirectoryOfAll has several users, and root, share a run directory: whoever comes first must
+// TestRunDirectoryOfAll has several users, and root, share a run directory: the first of them must
 // not lock out the others.
 func TestRunDirectoryOfAll(t *testing.T) {
 	needRoot(t)
@@ -118,8 +118,8 @@ func TestRunDirectoryOfAll(t *testing.T) {
 	}
 }
 
-// TestUnmappedUsers has two users without a number in their user namespaces, who both look like user
-// 65534: they are not one user.
+// TestUnmappedUsers has two users without a number in their user namespaces. Both look like user
+// 65534, but they are not one user.
 func TestUnmappedUsers(t *testing.T) {
 	needRoot(t)
 	dir := sharedDir(t)
@@ -223,8 +223,8 @@ func childOtherBoot(p *smctest.Parent) {
 	p.Check(cmd.Run())
 }
 
-// TestOtherMachine has a program of another machine use the same run directory: its announcements say
-// nothing here, and what is its own stays, although nobody here answers behind it.
+// TestOtherMachine has a program of another machine use the same run directory: its announcements
+// say nothing here, and its files stay, although nobody here answers behind them.
 func TestOtherMachine(t *testing.T) {
 	needRoot(t)
 	smctest.CheckLeaks(t)
@@ -259,8 +259,7 @@ func TestOtherMachine(t *testing.T) {
 	}
 }
 
-// TestSetuid has a program that is setuid started by another user, who says which run directory it
-// is to use.
+// TestSetuid has another user start a setuid program, and name the run directory that it is to use.
 func TestSetuid(t *testing.T) {
 	needRoot(t)
 	dir, err := os.MkdirTemp("", "gosmc-setuid-")

@@ -20,7 +20,7 @@ func TestSMCRVLAN(t *testing.T) {
 		groups  int
 	}{
 		{"1.0", 2},
-		{"2.1", 1}, // whose packets are routed
+		{"2.1", 1}, // its packets are routed
 	} {
 		t.Run(tt.version, func(t *testing.T) {
 			r := newSMCRRig(t, func(c, s *Config) {
