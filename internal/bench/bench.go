@@ -1,6 +1,7 @@
-// Package bench is what gosmc bench measures: the same work over several transports, between two processes.
-// The table of rows is in rows.go, and a new row is one entry there; what the two processes do in a row is a
-// workload, and workloads have files of their own. What is printed of a [Report] is the command's concern.
+// Package bench does the measurements of gosmc bench: the same work over several transports,
+// between two processes. The table of rows is in rows.go, and a new row is one entry there. The
+// work of the two processes in a row is a workload, and workloads have files of their own. The
+// command decides which parts of a [Report] it prints.
 package bench
 
 import (
@@ -13,7 +14,7 @@ import (
 // A Row is one line of measurements: the same work over several transports.
 type Row struct {
 	Name       string
-	Title      string // what is measured, in a few words
+	Title      string // the measurement, in a few words
 	Unit       string
 	Transports []string // in the order in which they are measured and shown
 
@@ -31,20 +32,21 @@ type Row struct {
 	// pairs is how many such pairs there are: 0 is 1. More need namespaces.
 	pairs int
 
-	// work runs in the two worker processes; workOver has what they do instead over some
-	// transports. There is neither in a benchmark that looks at the rounds of another one, called from.
+	// work runs in the two worker processes; workOver has the work that replaces it over some
+	// transports. There is neither in a benchmark that looks at the rounds of another one, called
+	// from.
 	work     *workload
 	workOver map[string]*workload
 	from     string
 
-	// program is the work of a row in which other programs do it, who know nothing of us.
+	// program is the work of a row in which other programs do it. They know nothing of us.
 	program *programWork
 
 	// value makes the number of one round.
 	value func(roundResult) float64
 }
 
-// workload is what the workers do over a transport; nil if there is nothing to do.
+// workload is the work of the workers over a transport; nil if there is nothing to do.
 func (b *Row) workload(transport string) *workload {
 	if w := b.workOver[transport]; w != nil {
 		return w
@@ -88,7 +90,7 @@ func (b *Row) Better() string {
 	return "higher"
 }
 
-// Bounds returns what the row must reach, and what it should.
+// Bounds returns the values that the row must reach, and the values that it should reach.
 func (b *Row) Bounds() []Bound {
 	list := make([]Bound, len(b.bounds))
 	for i, o := range b.bounds {
@@ -100,7 +102,8 @@ func (b *Row) Bounds() []Bound {
 // Rows returns all rows, in the order in which they run.
 func Rows() []*Row { return slices.Clone(rows) }
 
-// CPUBounds returns what the processor time of an operation must not exceed, and should not.
+// CPUBounds returns the limits that the processor time of an operation must not exceed, and should
+// not.
 func (b *Row) CPUBounds() []Bound {
 	list := make([]Bound, len(b.cpuBounds))
 	for i, o := range b.cpuBounds {

@@ -71,7 +71,7 @@ func golden(t *testing.T, name string, v any) {
 	}
 }
 
-// The registry is consistent: names are unique, bounds compare what is measured.
+// The registry is consistent: names are unique, bounds compare subjects that are measured.
 func TestBenchmarks(t *testing.T) {
 	seen := map[string]bool{}
 	for _, b := range rows {
@@ -342,7 +342,8 @@ func TestMeasureAllWithProblem(t *testing.T) {
 	}
 }
 
-// Losses are those of both sides. What was lost before the interval may turn up in it.
+// Losses are the losses of both sides. Packets that were lost before the interval may turn up in
+// it.
 func TestCombineLosses(t *testing.T) {
 	for _, tt := range []struct {
 		server, client workerMessage

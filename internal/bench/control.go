@@ -11,8 +11,8 @@ import (
 )
 
 // Transports that are not net.Conns have a TCP connection beside them, on which the two workers
-// tell each other addresses and keys before the work, and afterwards what has arrived: as SMC-R
-// has one for the CLC handshake.
+// tell each other addresses and keys before the work, and afterwards the data that has arrived.
+// SMC-R has such a connection for the CLC handshake.
 
 // controlPatience bounds each wait for the other worker on that connection.
 const controlPatience = child.Patience / 2

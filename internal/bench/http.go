@@ -55,7 +55,7 @@ var httpGets = &workload{
 }
 
 func get(client *http.Client, want int) error {
-	r, err := client.Get("http://bench.invalid/") // the transport dials the server whatever the name
+	r, err := client.Get("http://bench.invalid/") // the transport dials the server for any name
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func (c *ringConn) Read(b []byte) (int, error) {
 	if c.other == c.count {
 		end := false
 		spinUntil(func() bool {
-			end = c.closed.Load() != 0 // before the counter: what was written before Close is still read
+			end = c.closed.Load() != 0 // before the counter: bytes before Close are still read
 			c.other = c.written.Load()
 			return c.other != c.count || end
 		})

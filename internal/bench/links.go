@@ -63,12 +63,12 @@ func bulkOver(links int) *workload {
 }
 
 // failover is many connections over two links that always have something to write, when one of the
-// links is lost. What they write is a pattern, by which the reader sees that nothing is lost, comes
-// twice or out of order; and it measures for how long nothing comes. The number is the longest such
-// time of any connection.
+// links is lost. They write a pattern, by which the reader sees that nothing is lost, comes twice
+// or out of order; and it measures for how long nothing comes. The number is the longest such time
+// of any connection.
 //
-// Both processes are told that the measurement begins, which is when the link is lost; what the
-// server has seen it says at the end.
+// Both processes are told that the measurement begins, which is when the link is lost. The server
+// reports at the end.
 func failover(cut func(server int) error) *workload {
 	return &workload{
 		server: func(m *meter, l net.Listener) error {
@@ -171,19 +171,19 @@ var pattern = sync.OnceValue(func() []byte {
 	return b
 })
 
-// patternAt is what comes at an offset: at most a period of it.
+// patternAt returns the pattern from an offset: at most a period of it.
 func patternAt(offset uint64, n int) []byte {
 	from := int(offset % patternPeriod)
 	return pattern()[from : from+min(n, patternPeriod)]
 }
 
-// A patternReport is what the reader says at the end.
+// A patternReport is the report of the reader at the end.
 type patternReport struct {
 	Bytes uint64
 	Stall int64 // a time.Duration
 }
 
-// writePattern writes until the end has come, and compares what the reader has to say.
+// writePattern writes until the end has come, and compares its own count with the reader's report.
 func writePattern(m *meter, c net.Conn) error {
 	var total uint64
 	for !m.stopped() {

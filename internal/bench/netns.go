@@ -37,8 +37,8 @@ func siteHere(ctx context.Context) *site {
 	}
 }
 
-// siteLoopback does the same with two addresses of the loopback interface, since two
-// programs cannot have the same port of one address. why says what would have been better.
+// siteLoopback does the same with two addresses of the loopback interface, since two programs
+// cannot have the same port of one address. why is the reason that there is no better site.
 func siteLoopback(ctx context.Context, why error) *site {
 	s := siteHere(ctx)
 	s.server, s.client = randomLoopback(), randomLoopback()
@@ -105,7 +105,8 @@ func startNetns(ctx context.Context, mtu, pairs int, attr *syscall.SysProcAttr) 
 			f.Close()
 		}
 	}()
-	// Both are followed before anything can go wrong; what is followed needs an end of its pipes.
+	// Both are followed before anything can go wrong; a worker that is followed needs an end of its
+	// pipes.
 	for i, role := range []string{roleServer, roleClient} {
 		w, ends, err := child.NewPiped(role)
 		theirs = append(theirs, ends...)
@@ -170,14 +171,14 @@ type netnsSpec struct {
 	Pairs int `json:"pairs"`
 }
 
-// netnsMessage is what it says when the network is there, or cannot be.
+// netnsMessage is the message of the third process when the network is ready, or cannot be made.
 type netnsMessage struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// KeepNetns is what the hidden verb [NetnsVerb] does: it starts the workers, one in its own network namespace
-// and one in another, joins the two namespaces, and waits until the parent has had enough. in and out are
-// standard input and output of the process.
+// KeepNetns does the work of the hidden verb [NetnsVerb]: it starts the workers, one in its own
+// network namespace and one in another, joins the two namespaces, and waits until the parent has
+// had enough. in and out are standard input and output of the process.
 func KeepNetns(ctx context.Context, in io.Reader, out io.Writer) error {
 	parent := child.NewParent(in, out)
 	var spec netnsSpec
@@ -245,7 +246,7 @@ func startInherited(ctx context.Context, firstPipe int, newNetns bool) (*exec.Cm
 	return w, nil
 }
 
-// joinNetns makes veth pairs between our network namespace and that of process client.
+// joinNetns makes veth pairs between our network namespace and the namespace of process client.
 func joinNetns(mtu, pairs, client int) error {
 	here, err := netns.Open()
 	if err != nil {

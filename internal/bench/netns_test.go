@@ -85,7 +85,7 @@ func TestVethKeeperDies(t *testing.T) {
 	}
 }
 
-// A network that cannot be made is an error that says what was not possible.
+// A network that cannot be made is an error that names the step that was not possible.
 func TestVethImpossible(t *testing.T) {
 	vethSite(t, 1500).close()
 	const mtu = 1 // less than Ethernet permits
@@ -121,7 +121,8 @@ func TestStage(t *testing.T) {
 	}
 }
 
-// Two links are two paths, or what is measured is nothing: without network namespaces there is no such row.
+// Two links are two paths, or the measurement means nothing: without network namespaces there is no
+// such row.
 func TestStagePairs(t *testing.T) {
 	st := stage{noNetns: errors.New("not permitted here")}
 	if s, err := st.site(t.Context(), findRow("smcr-failover")); err == nil || !strings.Contains(err.Error(), "not permitted here") {

@@ -16,7 +16,7 @@ import (
 type process struct {
 	parent int
 	zombie bool
-	cpu    float64 // seconds, with that of children that it has waited for
+	cpu    float64 // seconds, with the time of children that it has waited for
 }
 
 // clockTicks is USER_HZ, which is 100 on every architecture that Linux has.

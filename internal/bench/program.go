@@ -27,14 +27,14 @@ const transportRun = "run"
 // nobody is the user that servers run as which refuse to be root's.
 const nobody = 65534
 
-// A programWork is what programs of others do in a round of a row.
+// A programWork is the work of other projects' programs in a round of a row.
 type programWork struct {
 	needs    []string // commands, or patterns of files
 	packages string   // of Debian, which have them
 	run      func(l *programLab, what string) (roundResult, error)
 }
 
-// missing says what to install, "" if nothing.
+// missing names the packages to install, "" if nothing is missing.
 func (w *programWork) missing() string {
 	for _, need := range w.needs {
 		if programPath(need) == "" {
@@ -63,7 +63,8 @@ func programPath(need string) string {
 	return path
 }
 
-// A programHome is what the rounds of programs share: a directory, and what is costly to make.
+// A programHome is shared by the rounds of programs: a directory, and files that are costly to
+// make.
 type programHome struct {
 	dir   string
 	gosmc string // this program, where other users can execute it
@@ -94,7 +95,7 @@ func newProgramHome() (h *programHome, err error) {
 	if err := os.WriteFile(h.gosmc, b, 0o755); err != nil {
 		return nil, err
 	}
-	// Supervisors are nobody's children: their time is known only to who inherits them.
+	// Supervisors are nobody's children: only the process that inherits them knows their time.
 	return h, os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 }
 
@@ -234,7 +235,7 @@ func (l *programLab) serve(port int, cmd *exec.Cmd) error {
 	return nil
 }
 
-// stop ends the servers, and takes what they have left to us.
+// stop ends the servers, and reaps the processes that they have left to us.
 func (l *programLab) stop() {
 	for _, s := range l.servers {
 		s.cmd.Process.Signal(syscall.SIGTERM)
@@ -250,15 +251,14 @@ func (l *programLab) stop() {
 	orphans(child.Patience, nil)
 }
 
-// An account is what a client has cost, with all that serve it.
+// An account is the cost of a client, with all processes that serve it.
 type account struct {
 	output  string
 	seconds float64
 	cpu     float64 // processor seconds of all processes
 }
 
-// client measures a client of the server on a port, and looks whether its connections are what they
-// should be.
+// client measures a client of the server on a port, and checks the mode of its connections.
 func (l *programLab) client(port int, cmd *exec.Cmd) (account, error) {
 	done, seen := make(chan struct{}), make(chan bool, 1)
 	go func() { seen <- seesMoved(port, done) }()
@@ -287,8 +287,8 @@ func seesMoved(port int, done <-chan struct{}) bool {
 	}
 }
 
-// measure runs a program to its end and counts processor time: that of the servers meanwhile, of
-// the client, and of its supervisor.
+// measure runs a program to its end and counts the processor time of the servers meanwhile, of the
+// client, and of its supervisor.
 func (l *programLab) measure(cmd *exec.Cmd) (a account, err error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -26,7 +26,7 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// TestProcesses counts the time of a child, and of what that has waited for.
+// TestProcesses counts the time of a child, and of the processes that the child has waited for.
 func TestProcesses(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `n=0; (while [ $n -lt 100000 ]; do n=$((n + 1)); done); echo; read x`)
 	in, err := cmd.StdinPipe()
@@ -52,7 +52,8 @@ func TestProcesses(t *testing.T) {
 	cmd.Wait()
 }
 
-// TestOrphans has the time of a process counted whose parent did not wait for it, as that of a supervisor.
+// TestOrphans has the time of a process counted although its parent did not wait for it, as the
+// time of a supervisor is.
 func TestOrphans(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
@@ -72,7 +73,7 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// TestMissing says what to install.
+// TestMissing checks the message that names the packages to install.
 func TestMissing(t *testing.T) {
 	w := &programWork{needs: []string{"sh", "/bin/s*", "no-such-program"}, packages: "a-package"}
 	if got, want := w.missing(), "no-such-program is not installed: apt-get install a-package"; got != want {

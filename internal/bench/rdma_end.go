@@ -15,7 +15,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// What the connection is set up with, as Linux does for SMC-R.
+// The parameters of the connection, as Linux has them for SMC-R.
 const (
 	rdmaTimeout  = 15 // 4.096 µs × 2^15 = 134 ms
 	rdmaRetries  = 7
@@ -26,7 +26,7 @@ const (
 const rdmaBatch = 32
 
 // An rdmaEnd is one worker's end of a reliable connection: a queue pair, the memory that the other
-// worker writes to, and messages as long as those of SMC-R that tell of the writes.
+// worker writes to, and messages, as long as SMC-R's, that tell of the writes.
 //
 // All completions are handled on the goroutines of the device. The worker's own goroutine sets up,
 // posts the first work, and waits.
@@ -47,7 +47,8 @@ type rdmaEnd struct {
 	once        sync.Once
 }
 
-// rdmaHello is what each end has to know of the other; in SMC-R the CLC messages have it.
+// rdmaHello has the values that each end has to know of the other; in SMC-R the CLC messages have
+// them.
 type rdmaHello struct {
 	QPN  wire.QPN  `json:"qpn"`
 	PSN  wire.PSN  `json:"psn"`
@@ -116,8 +117,8 @@ func (e *rdmaEnd) setUp(size rdmaSizes) error {
 	return e.qp.PostRecv(e.receives...)
 }
 
-// connect exchanges what the two ends have to know, and joins them. The server is ready before
-// the client is.
+// connect exchanges the values that the two ends have to know, and joins them. The server is ready
+// before the client is.
 func (e *rdmaEnd) connect(peer *controlConn, role string, packet int) error {
 	psn := rdma.RandomPSN()
 	hello := rdmaHello{QPN: e.qp.QPN(), PSN: psn, Addr: e.target.Addr(), RKey: e.target.RKey()}
@@ -182,7 +183,7 @@ func (e *rdmaEnd) take(cq *rdma.CQ) {
 			return
 		}
 		if e.over {
-			continue // what is left is of no interest
+			continue // later completions are of no interest
 		}
 		if err := e.takeBatch(e.completions[:n]); err != nil {
 			e.end(err)
@@ -208,7 +209,7 @@ func (e *rdmaEnd) end(err error) {
 // report gives wait its result. The first counts.
 func (e *rdmaEnd) report(err error) { e.once.Do(func() { e.result <- err }) }
 
-// wait waits until the handler has called end, and returns what was wrong.
+// wait waits until the handler has called end, and returns its error.
 func (e *rdmaEnd) wait() error { return <-e.result }
 
 // watch ends wait with io.EOF when the other worker has ended, and closes the channel then.
@@ -265,7 +266,7 @@ func stamp(b []byte, number uint64) {
 	binary.LittleEndian.PutUint64(b[len(b)-8:], number)
 }
 
-// checkStamp says what is wrong with what should be write number.
+// checkStamp returns an error if b is not write number.
 func checkStamp(b []byte, number uint64) error {
 	first, last := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[len(b)-8:])
 	if first != number || last != number {
@@ -274,7 +275,7 @@ func checkStamp(b []byte, number uint64) error {
 	return nil
 }
 
-// describe says what the connection was like, for JSON.
+// describe describes the connection, for JSON.
 func (e *rdmaEnd) describe(packet int) string {
 	return fmt.Sprintf("RoCEv2, path MTU %d%s", packet, describeSocket(e.dev.Capabilities()))
 }

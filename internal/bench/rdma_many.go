@@ -21,8 +21,8 @@ const (
 	// manyReceives is how many messages of a queue pair may come before the first has been looked at.
 	manyReceives = 2 * manyOutstanding
 
-	// distributionBuffer is net.core.rmem_max of most distributions: what a process without
-	// privilege gets.
+	// distributionBuffer is net.core.rmem_max of most distributions: the largest buffer for a
+	// process without privilege.
 	distributionBuffer = 212992
 )
 
@@ -131,8 +131,8 @@ func (e *manyEnds) setUp(n, places, boxes int, handle func(*manyEnds, []rdma.Com
 	return nil
 }
 
-// connect joins the ends with those of the other worker, in order. The server is ready before the
-// client is.
+// connect joins the ends with the ends of the other worker, in order. The server is ready before
+// the client is.
 func (e *manyEnds) connect(peer *controlConn, role string, targets func(i int) uint64) error {
 	hellos := make([]rdmaHello, len(e.ends))
 	for i, end := range e.ends {
@@ -277,7 +277,7 @@ func (e *manyEnds) takeMany(batch []rdma.Completion) error {
 	return nil
 }
 
-// checkData compares what has been written with what was sent.
+// checkData compares the written data with the data that was sent.
 func (e *manyEnds) checkData() error {
 	want := make([]byte, e.size)
 	fillPattern(want)
@@ -370,7 +370,7 @@ func (e *manyEnds) refillMany(batch []rdma.Completion) error {
 	return nil
 }
 
-// leastShare returns what the one with the least got, as a part of what each got on average.
+// leastShare returns the smallest count as a part of the average count.
 func leastShare(counts []uint64) float64 {
 	if len(counts) == 0 {
 		return 0

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// rdmaRallyPlaces is how many writes take turns in the memory of either side: what was posted
-	// and not signaled keeps its place until something later has completed.
+	// rdmaRallyPlaces is how many writes take turns in the memory of either side: a write that was
+	// posted and not signaled keeps its place until a later one has completed.
 	rdmaRallyPlaces = 64
 
 	// rdmaSignalEvery says which messages are signaled, so that places become free.

@@ -21,7 +21,7 @@ import (
 	"github.com/gosmc/smc/wire/cdc"
 )
 
-// within returns what c delivers, and fails the test if that takes too long.
+// within returns a value from c, and fails the test if that takes too long.
 func within[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
 	select {
@@ -119,7 +119,7 @@ func ignoring(*rdmaEnd) func([]rdma.Completion) error {
 	return func([]rdma.Completion) error { return nil }
 }
 
-// rdmaPair joins two ends on two loopback addresses. handler makes that of the server.
+// rdmaPair joins two ends on two loopback addresses. handler makes the server's handler.
 func rdmaPair(t *testing.T, size rdmaSizes, handler func(*rdmaEnd) func([]rdma.Completion) error) (server, client *rdmaEnd) {
 	t.Helper()
 	_, _, l, dial := loopbackPair(t, workSettings{})
@@ -235,7 +235,7 @@ func TestOpenRDMAFails(t *testing.T) {
 	}
 }
 
-// A worker whose peer has no queue pair any more learns that, and does not wait for ever.
+// If its peer has no queue pair any more, a worker learns that, and does not wait for ever.
 func TestRDMAPeerGone(t *testing.T) {
 	server, client := rdmaPair(t, rdmaSizes{source: 4096, target: 4096, sends: 2, outbox: 1, inbox: 1}, ignoring)
 	server.close()
@@ -346,7 +346,7 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// What is put in place counts, a damaged datagram ends the benchmark, and lost ones are known
+// Data that is put in place counts, a damaged datagram ends the benchmark, and lost ones are known
 // until they turn up.
 func TestDatagramReceiver(t *testing.T) {
 	const packet, places = 64, 4

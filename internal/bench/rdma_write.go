@@ -69,7 +69,7 @@ type writeReceiver struct {
 	count uint64
 }
 
-// writeVerdict is what the server says in the end about what it has received.
+// writeVerdict is the server's message at the end about the data that it has received.
 type writeVerdict struct {
 	Problem string `json:"problem,omitempty"`
 }
@@ -188,8 +188,8 @@ func sendWrites(m *meter, peer *controlConn, share float64) error {
 	return nil
 }
 
-// post posts the next n writes, each with its message, which alone is signaled: what is before it
-// has completed when it has.
+// post posts the next n writes, each with its message. Only the message is signaled: earlier work
+// requests have completed when it has.
 func (w *writeSender) post(n int) error {
 	w.wrs = w.wrs[:0]
 	for range n {
@@ -225,9 +225,9 @@ func (w *writeSender) refill(batch []rdma.Completion) error {
 // fillPattern fills a ring with bytes that are everywhere different, and the same each time.
 func fillPattern(b []byte) { rand.NewChaCha8([32]byte{'R', 'M', 'B'}).Read(b) }
 
-// checkRing says what is wrong with a ring of which count writes of size bytes have gone around:
-// each place has the pattern, with the number of the last write to it at both ends. Places
-// that were never written to are zero.
+// checkRing checks a ring after count writes of size bytes have gone around it: each place has the
+// pattern, with the number of the last write to it at both ends. Places that were never written to
+// are zero.
 func checkRing(got []byte, size int, count uint64) error {
 	want := make([]byte, len(got))
 	fillPattern(want)

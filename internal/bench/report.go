@@ -12,9 +12,9 @@ import (
 	"github.com/gosmc/smc/internal/measure"
 )
 
-// A Report is what bench --json prints.
+// A Report is the output of bench --json.
 type Report struct {
-	Schema     int             `json:"schema"` // the version of what the command prints; Run leaves it zero
+	Schema     int             `json:"schema"` // the version of the command's output; Run leaves it zero
 	Time       time.Time       `json:"time"`   // of the start
 	Machine    measure.Machine `json:"machine"`
 	Settings   Settings        `json:"settings"`
@@ -34,7 +34,7 @@ func newSettings(p Plan) Settings {
 	return Settings{p.Quick, p.Rounds, p.WarmUp.Seconds(), p.Measure.Seconds()}
 }
 
-// A Result is what was measured for a row.
+// A Result is the measurement of a row.
 type Result struct {
 	Name    string            `json:"name"`
 	Title   string            `json:"title"`
@@ -51,7 +51,7 @@ type Result struct {
 // A TransportResult sums up the rounds of one transport.
 type TransportResult struct {
 	Transport   string    `json:"transport"`
-	Mode        string    `json:"mode"` // what the connections turned out to be
+	Mode        string    `json:"mode"` // the actual mode of the connections
 	Median      float64   `json:"median"`
 	Min         float64   `json:"min"`
 	Max         float64   `json:"max"`
@@ -112,7 +112,7 @@ func (r *Report) evaluate(chosen []*Row, rounds roundTable) {
 		for _, bound := range b.cpuBounds {
 			e := bound.evaluate(true, result.find(bound.subject).ofCPU(), result.find(bound.against).ofCPU())
 			result.CPUBounds = append(result.CPUBounds, e)
-			if e.Verdict == Miss { // what could not be measured is said above
+			if e.Verdict == Miss { // a missing measurement is reported above
 				r.MustMissed = append(r.MustMissed, fmt.Sprintf("%s: %s takes %s of the processor time of %s, must be at most %s",
 					result.Name, e.Subject, FormatRatio(e.Ratio), e.Against, FormatRatio(e.Must)))
 			}
@@ -129,7 +129,7 @@ func (r *Result) find(transport string) TransportResult {
 	return r.Results[i]
 }
 
-// against returns what a bound compares with: 1 if that is nothing.
+// against returns the value that a bound compares with: 1 if there is none.
 func (r *Result) against(b bound) TransportResult {
 	if b.against == "" {
 		return TransportResult{Median: 1}

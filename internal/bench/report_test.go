@@ -19,7 +19,8 @@ func TestFormatRatio(t *testing.T) {
 	}
 }
 
-// What rows must reach is a promise to users; changing one is a decision, and not an accident.
+// The values that rows must reach are a promise to users; changing one is a decision, and not an
+// accident.
 func TestMusts(t *testing.T) {
 	for _, tt := range []struct {
 		row, subject, against string

@@ -2,9 +2,8 @@ package bench
 
 import "time"
 
-// rows is the table, in the order in which the rows run. A new row is one entry here; if its work is
-// none of those that there are, the workload gets a file of its own. docs/performance.md says what
-// each row tells.
+// rows is the table, in the order in which the rows run. A new row is one entry here; if it needs a
+// new workload, that gets a file of its own. docs/performance.md explains each row.
 var rows = []*Row{
 	{
 		Name: "pingpong-64", Title: "round trip of 64 bytes, half of them take less", Unit: "µs", lower: true,
@@ -165,7 +164,8 @@ var rows = []*Row{
 		bounds: []bound{{transportQP1000, transportQP8, 0.25, 0.5}},
 	},
 
-	// SMC-R, in the same two network namespaces. TCP on a veth pair skips what no packet on a wire can.
+	// SMC-R, in the same two network namespaces. TCP on a veth pair skips steps that no packet on a
+	// wire can skip.
 	{
 		Name: "smcr-bulk-1500", Title: "one way, writes of 64 KiB over SMC-R, veth MTU 1500", Unit: "GB/s",
 		Transports: smcrTransports,
@@ -312,7 +312,7 @@ var (
 	manyWork        = map[string]*workload{transportQP8: rdmaMany(8), transportQP64: rdmaMany(64), transportQP1000: rdmaMany(1000)}
 )
 
-// What the number of a row can be.
+// The possible numbers of a row.
 
 func perSecond(r roundResult) float64 { return r.rate }
 

@@ -23,7 +23,7 @@ type roundResult struct {
 	mode    string  // of the connections, in words
 	buffer  int     // receive buffer of a connection in bytes, where known
 	lost    float64 // share of the packets, where known
-	least   float64 // what the one with the least got, of what each got on average, where many share
+	least   float64 // the smallest share of the work, relative to the average, where many share
 	slowest float64 // seconds for which the slowest of many had nothing
 	note    string  // about the site, in words
 	problem string  // why there is no result; the rest is zero
@@ -32,8 +32,9 @@ type roundResult struct {
 // roundTable holds the rounds by benchmark and transport.
 type roundTable map[string]map[string][]roundResult
 
-// Run measures the chosen rows and judges what came out. show, which may be nil, is told now and then what is
-// going on. The error is for an interruption; what cannot be measured is a result with an error.
+// Run measures the chosen rows and judges the results. It calls show, which may be nil, now and
+// then with its progress. The error is for an interruption; a failed measurement is a result with
+// an error.
 func Run(ctx context.Context, chosen []*Row, plan Plan, show func(format string, args ...any)) (*Report, error) {
 	if show == nil {
 		show = func(string, ...any) {}
@@ -215,10 +216,10 @@ func measureRound(ctx context.Context, place *site, b *Row, transport string, pl
 	return combine(b, transport, reports[0], reports[1])
 }
 
-// errIdle says that a measurement was too short for what it measures.
+// errIdle says that a measurement was too short for its operation.
 var errIdle = errors.New("nothing was done")
 
-// combine makes one result of what the two workers saw.
+// combine makes one result of the two workers' reports.
 func combine(b *Row, transport string, server, client workerMessage) (roundResult, error) {
 	counting := server
 	if b.workload(transport).clientCounts {

@@ -17,7 +17,7 @@ const (
 	transportUnix  = "unix"
 	transportSMCD  = "smc-d"
 	transportSMCR  = "smc-r"
-	transportSMC   = "smc" // the library in its default settings, with what becomes of a connection left to it
+	transportSMC   = "smc" // the library in its default settings, which chooses the mode of a connection
 	transportLimit = "limit"
 
 	// SMC-R with so many links in the link group.
@@ -38,7 +38,7 @@ const (
 type endpoint struct {
 	listen func() (net.Listener, error)
 	dial   func(addr string) (net.Conn, error)
-	check  func(net.Conn, *meter) error // refuses a connection that is not what the transport says
+	check  func(net.Conn, *meter) error // refuses a connection that is not of the transport
 	close  func()
 }
 

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// udpEcho sends one datagram there and back, over and over, as a Go programmer would write it:
-// what the round trips of RDMA are compared with.
+// udpEcho sends one datagram there and back, over and over, as a Go programmer would write it. The
+// round trips of RDMA are compared with it.
 var udpEcho = &workload{
 	clientCounts: true,
 	server: func(m *meter, l net.Listener) error {

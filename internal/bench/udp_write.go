@@ -13,9 +13,9 @@ import (
 	"github.com/gosmc/smc/internal/udp"
 )
 
-// The bare UDP transfer: what is left of an RDMA WRITE when nothing is acknowledged, repaired or
-// ordered. Its packets are as large as those of RDMA, are sent and received in the same
-// super-packets, have a CRC-32 that is made and checked, and their payload is copied into place.
+// The bare UDP transfer: an RDMA WRITE without acknowledgements, repair or order. Its packets are
+// as large as RDMA's, are sent and received in the same super-packets, have a CRC-32 that is made
+// and checked, and their payload is copied into place.
 //
 // A datagram is as large as a packet in the middle of a WRITE:
 //
@@ -23,11 +23,11 @@ import (
 //	     0     8  its number, from 0; its place is that number modulo the number of places
 //	     8     4  zero
 //	    12     n  payload
-//	  12+n     4  CRC-32 of what is before, little-endian
+//	  12+n     4  CRC-32 of the preceding bytes, little-endian
 //
 // The receiver answers every so often with how far it is: 8 bytes, the number of the next datagram.
-// The sender runs ahead of that by no more than a window, since a receiver whose buffer is full
-// only loses time on what it loses.
+// The sender runs ahead of that by no more than a window, since a receiver with a full buffer only
+// wastes time on the packets that it loses.
 const (
 	udpHeader  = 12 // as the base transport header of RoCE
 	udpTrailer = 4  // as its ICRC
@@ -46,7 +46,7 @@ const (
 	udpCreditPatience = 10 * time.Millisecond
 )
 
-// udpWrite sends datagrams one way. The receiver counts what is intact.
+// udpWrite sends datagrams one way. The receiver counts the intact datagrams.
 var udpWrite = &workload{server: receiveDatagrams, client: sendDatagrams}
 
 func receiveDatagrams(m *meter, l net.Listener) error {
@@ -132,7 +132,7 @@ func (r *datagramReceiver) take(rx *udp.RxBatch) (arrived int, err error) {
 	return arrived, nil
 }
 
-// udpHello is what the receiver says to the sender.
+// udpHello is the receiver's message to the sender.
 type udpHello struct {
 	Addr   netip.AddrPort `json:"addr"`
 	Window int            `json:"window"` // bytes of payload
@@ -245,7 +245,7 @@ func lastCredit(b *udp.RxBatch, acked uint64) uint64 {
 	return acked
 }
 
-// describeSocket says what a socket can do, behind the name of the protocol.
+// describeSocket lists the capabilities of a socket, behind the name of the protocol.
 func describeSocket(c udp.Capabilities) string {
 	var s string
 	if c.Segmentation {

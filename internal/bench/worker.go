@@ -36,14 +36,14 @@ type workerSpec struct {
 	Settings  workSettings `json:"settings"`
 }
 
-// workerCommand is what it hears then: begin, end, and the end of its input.
+// workerCommand is a later command to a worker: begin, end, and the end of its input.
 type workerCommand struct {
 	Do string `json:"do"`
 }
 
-// workerMessage is what a worker says: Addr from the server when it listens, an empty
-// message from the client when it works and from both after doBegin, the rest after doEnd, and
-// Problem at any time.
+// workerMessage is a message of a worker: Addr from the server when it listens, an empty message
+// from the client when it works and from both after doBegin, the rest after doEnd, and Problem at
+// any time.
 type workerMessage struct {
 	Addr       string  `json:"addr,omitempty"`
 	Seconds    float64 `json:"seconds,omitempty"`
@@ -56,7 +56,7 @@ type workerMessage struct {
 	Buffer     int     `json:"buffer,omitempty"` // bytes
 	Packets    uint64  `json:"packets,omitempty"`
 	Lost       int64   `json:"lost,omitempty"`  // of the packets; negative if more turned up than went missing
-	Least      float64 `json:"least,omitempty"` // what the one with the least got, of what each got on average
+	Least      float64 `json:"least,omitempty"` // the smallest share of the work, relative to the average
 	Slowest    int64   `json:"slowest_ns,omitempty"`
 	Problem    string  `json:"problem,omitempty"`
 }
@@ -70,8 +70,8 @@ func (w *worker) problem(line []byte) error {
 	return fmt.Errorf("%s: %s", w.Name(), m.Problem)
 }
 
-// A workload is what the two workers of a benchmark do. Both functions run until m says
-// that the end has come, or their peer is gone.
+// A workload is the work of the two workers of a benchmark. Both functions run until m says that
+// the end has come, or their peer is gone.
 type workload struct {
 	clientCounts bool // Ops and Bytes of the client are the result, otherwise the server's
 	server       func(m *meter, l net.Listener) error
@@ -80,7 +80,7 @@ type workload struct {
 
 type dialFunc func() (net.Conn, error)
 
-// A meter is what a workload counts with.
+// A meter counts the operations of a workload.
 type meter struct {
 	settings workSettings
 	check    func(net.Conn) error // is this connection really of the transport? Called on each.
@@ -214,7 +214,7 @@ func (m *meter) finish() {
 	}
 }
 
-// report is what happened between begin and end.
+// report returns the result of the time between begin and end.
 func (m *meter) report() workerMessage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -238,7 +238,7 @@ func (m *meter) report() workerMessage {
 	}
 }
 
-// note remembers what a connection turned out to be.
+// note remembers the mode and the buffer of a connection.
 func (m *meter) note(mode string, buffer int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -258,8 +258,8 @@ func (m *meter) accept(l net.Listener) (net.Conn, error) {
 	return c, nil
 }
 
-// Work is what the hidden verb [WorkerVerb] does: a worker, which does what its parent says until
-// that says no more. in and out are standard input and output of the process.
+// Work does the work of the hidden verb [WorkerVerb]: a worker, which carries out its parent's
+// commands until the last one. in and out are standard input and output of the process.
 func Work(in io.Reader, out io.Writer) error {
 	parent := child.NewParent(in, out)
 	var spec workerSpec
@@ -350,7 +350,7 @@ func obey(parent *child.Parent, m *meter, role string, commands <-chan workerCom
 		case c, ok := <-commands:
 			switch {
 			case !ok:
-				return nil // whatever still runs ends with the process
+				return nil // goroutines that still run end with the process
 			case c.Do == doBegin:
 				m.beginInterval()
 				if err := parent.Send(workerMessage{}); err != nil {
@@ -378,7 +378,7 @@ func obey(parent *child.Parent, m *meter, role string, commands <-chan workerCom
 	}
 }
 
-// gone says that an error is the ordinary end of a connection whose peer has done its work.
+// gone says that an error is the ordinary end of a connection after its peer has done its work.
 func gone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
