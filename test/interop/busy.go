@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// This file has what excuses a case that counts losses or late timers: only packets that this
-// machine or the guest has counted as dropped excuse the first, and only processors that were
+// This file has the excuses of a case that counts losses or late timers. Only packets that this
+// machine or the guest has counted as dropped excuse the first. Only processors that were
 // measurably busy with something else excuse the second.
 
 // A dropCount belongs to a place where packets were dropped, since a queue was full.
 type dropCount struct {
 	place string // as a reader is told of it
-	up    bool   // it can carry packets; what is dropped meanwhile counts
+	up    bool   // it can carry packets; drops count meanwhile
 	total uint64 // dropped, since the machine was started
 }
 
-// A dropMeter adds up what was dropped at places while they were up. The hub of qemu sends each
-// broadcast to both taps, and the kernel counts as dropped what comes to a tap that is down: that
-// is no loss.
+// A dropMeter adds up the packets that were dropped at places while they were up. The hub of qemu
+// sends each broadcast to both taps, and the kernel counts packets to a tap that is down as
+// dropped: that is no loss.
 type dropMeter struct {
 	read func() ([]dropCount, error)
 
@@ -66,7 +66,7 @@ func (m *dropMeter) take() (uint64, error) {
 	return sum, nil
 }
 
-// String says what was dropped, and where.
+// String lists the numbers of dropped packets, and the places.
 func (m *dropMeter) String() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,7 +127,7 @@ func parseSocketDrops(snmp string) (dropCount, error) {
 	return dropCount{}, fmt.Errorf("no counters of UDP in\n%s", snmp)
 }
 
-// parseDeviceDrops takes what interfaces have dropped from /proc/net/dev.
+// parseDeviceDrops takes the drop counts of interfaces from /proc/net/dev.
 func parseDeviceDrops(dev string, names ...string) (drops []dropCount, err error) {
 	columns := []int{3, 11} // received and transmitted packets that were dropped
 	for line := range strings.Lines(dev) {
@@ -202,8 +202,8 @@ func parseGuestDrops(text string) ([]dropCount, error) {
 	return append(drops, backlog), nil
 }
 
-// A loadMeter measures how much of this machine's processors others have taken: what neither this
-// process nor its children used, and time that the host of a virtual machine took away.
+// A loadMeter measures how much of this machine's processors others have taken: time that neither
+// this process nor its children used, and time that the host of a virtual machine took away.
 type loadMeter struct {
 	stop  chan struct{}
 	done  chan struct{}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Only what was dropped while a place was up counts.
+// Packets count only if they were dropped while a place was up.
 func TestDropMeter(t *testing.T) {
 	now := []dropCount{{"data0", true, 7}, {"data1", false, 100}}
 	var failure error
@@ -48,7 +48,7 @@ const someDevices = "Inter-|   Receive                                          
 	"  eth0: 9900 99 0 8 0 0 0 0 7700 77 0 3 0 0 0 0\n" +
 	"  eth2: 9900 99 0 1 0 0 0 0 7700 77 0 2 0 0 0 0\n"
 
-// Counters that are not there are an error: nobody is excused by what was not read.
+// Counters that are not there are an error: a counter that was not read excuses no case.
 func TestParseDrops(t *testing.T) {
 	const snmp = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\nUdp: 10 1 5 10 4 0\nUdpLite: InDatagrams\nUdpLite: 0\n"
 	if got, err := parseSocketDrops(snmp); got.total != 4 || !got.up || err != nil {
@@ -74,7 +74,7 @@ func TestParseDrops(t *testing.T) {
 	}
 }
 
-// Others are those who are not ours, and the host of a virtual machine.
+// Others are processes that are not ours, and the host of a virtual machine.
 func TestLoad(t *testing.T) {
 	first, err := parseTicks("cpu  100 10 50 1000 5 3 2 20 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
 	if want := (ticks{all: 1190, busy: 160, steal: 20}); first != want || err != nil {

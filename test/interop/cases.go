@@ -42,9 +42,10 @@ var (
 	release0 = visit{list: []conversation{says(talk.Echo, 1_000_003), says(talk.Duplex, 1_000_000).times(4)}, version: "2.0"}
 	ends     = visits(says(talk.Half, 300_000), says(talk.Unread, 100_000), says(talk.Reset, 100_000), says(talk.Echo, 1000))
 
-	// Linux net/smc has limits: what it sends has to be shorter than a buffer, as it forgets what
-	// is urgent when all before it is read while it waits for room; and a byte that is read with
-	// MSG_OOB while there is nothing before it stays in the stream, for which the other side waits.
+	// Linux net/smc has limits. Data that it sends has to be shorter than a buffer, as it forgets
+	// the urgent byte when all bytes before it are read while it waits for room. And a byte that is
+	// read with MSG_OOB while there is nothing before it stays in the stream, for which the other
+	// side waits.
 	urgentSent  = visits(urgentData(talk.Urgent, 2), urgentData(talk.Urgent, 5000), urgentData(talk.UrgentInline, 1), urgentData(talk.UrgentInline, 5000), urgentData(talk.UrgentPush, 1_000_003))
 	urgentTaken = visits(urgentData(talk.Urgent, 2), urgentData(talk.Urgent, 5000), urgentData(talk.UrgentInline, 1), urgentData(talk.UrgentInline, 5000))
 
@@ -55,8 +56,8 @@ var (
 	// for a connection while others have data on their way.
 	underLoss = visits(says(talk.Echo, 1000), says(talk.Echo, 100_000), says(talk.Echo, 1_000_000), says(talk.Duplex, 3_000_000), says(talk.Half, 300_000))
 
-	// Not Duplex: a connection of Linux one half of which has ended loses what is on its way when
-	// its link fails.
+	// Not Duplex: a connection of Linux one half of which has ended loses the bytes that are on
+	// their way when its link fails.
 	crowd      = says(talk.Both, 300_000).times(100)
 	fourMovers = says(talk.Both, 6_000_000).times(4)
 
@@ -231,7 +232,7 @@ func allCases() []testCase {
 		{
 			name: "rnr/by-guest", what: "our SEND before the guest's receive: RNR NAK, and on when there is one",
 			provokes:  []string{"our rcvd_rnr_err", "guest send_rnr_err", "our rewinds", "our retransmitted"},
-			tolerates: []string{"our rcvd_seq_err", "guest out_of_seq_request"}, // of what was behind
+			tolerates: []string{"our rcvd_seq_err", "guest out_of_seq_request"}, // of packets behind
 			run:       refused(lateReceive),
 		},
 		{

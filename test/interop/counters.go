@@ -31,14 +31,14 @@ const (
 // counters that have no such allowance.
 func lateLimit(packets uint64) uint64 { return 20 + packets/20 }
 
-// counterClasses has every counter of both sides: those of rxe by the names of the files in
+// counterClasses has every counter of both sides: the counters of rxe by the names of the files in
 // hw_counters, ours by their names in JSON.
 var counterClasses = map[string]class{
 	"guest sent_pkts":              always,
 	"guest rcvd_pkts":              always,
 	"guest rdma_sends":             always,
 	"guest rdma_recvs":             always,
-	"guest ack_deferred":           always, // acknowledgements that arrived, whatever the name says
+	"guest ack_deferred":           always, // despite its name, acknowledgements that arrived
 	"guest completer_retry_err":    ifLate,
 	"guest duplicate_request":      ifLate,
 	"guest out_of_seq_request":     ifLosing,
@@ -89,14 +89,13 @@ var counterClasses = map[string]class{
 	"our device rcvd_cnp":      ifAsked,
 }
 
-// An excuse is what a case may count beyond what it provokes.
+// An excuse allows a case to count more than it provokes.
 type excuse struct {
 	lost bool // a kernel has dropped packets, since a queue was full
 	late bool // others had this machine's processors, so that timers were late
 }
 
-// checkCounters checks what was counted during a case: nothing that was not provoked, and all
-// that was.
+// checkCounters checks the counters of a case: nothing that was not provoked, and all that was.
 func checkCounters(counted map[string]uint64, c testCase, x excuse) error {
 	wrong := make(map[string]uint64)
 	losing := c.loss || c.lossy && !c.guard || x.lost

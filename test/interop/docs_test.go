@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// docs/interop.md says which case shows what: all cases of SMC-R are in it, and all that it names exist.
+// docs/interop.md says what each case shows: all cases of SMC-R are in it, and all that it names
+// exist.
 func TestInteropIsDocumented(t *testing.T) {
 	const root = "../.."
 	text, err := os.ReadFile(filepath.Join(root, "docs/interop.md"))

@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// guestModules are what guest/init.sh loads; all else that the guest needs is built into the
-// kernel or is a dependency of one of these.
+// guestModules are the modules that guest/init.sh loads; all else that the guest needs is built
+// into the kernel or is a dependency of one of these.
 var guestModules = []string{
 	"virtio_net", "sch_netem", "ifb", "sch_ingress", "cls_matchall", "act_mirred", "crc32_generic",
 	"rdma_rxe", "ib_uverbs", "tcp_diag", "smc", "smc_diag",
@@ -49,7 +49,8 @@ func (a archive) add(name string, mode uint32, data []byte) {
 	a[name] = node{mode, data}
 }
 
-// addFile puts the file source of this machine, or what it links to, into the archive as name.
+// addFile puts the file source of this machine, or the target if it is a link, into the archive as
+// name.
 func (a archive) addFile(name, source string, mode uint32) error {
 	data, err := os.ReadFile(source)
 	if err != nil {
@@ -87,7 +88,7 @@ func (a archive) addProgram(ctx context.Context, name, source string) error {
 	return a.addLibraries(ctx, source)
 }
 
-// addModules puts guestModules and what they depend on into the archive, where modprobe looks.
+// addModules puts guestModules and their dependencies into the archive, where modprobe looks.
 func (a archive) addModules(k kernel) error {
 	dep, err := os.ReadFile(filepath.Join(k.modules, "modules.dep"))
 	if err != nil {
@@ -145,7 +146,7 @@ func (a archive) addVerbs(ctx context.Context) error {
 }
 
 // buildInitrd writes the initial root file system of the guest: busybox, tc, rdma, the verbs
-// programs with their libraries, what was built for the guest, and the modules.
+// programs with their libraries, the programs that were built for the guest, and the modules.
 func buildInitrd(ctx context.Context, k kernel, built map[string]string, name string) error {
 	a := make(archive)
 	for _, dir := range []string{"proc", "sys", "dev", "tmp"} {
@@ -219,7 +220,7 @@ func (a archive) write(w io.Writer) error {
 		out.Write(n.data)
 		out.Write(make([]byte, padding(len(n.data))))
 	}
-	for _, name := range slices.Sorted(maps.Keys(a)) { // a directory comes before what is in it
+	for _, name := range slices.Sorted(maps.Keys(a)) { // a directory comes before its entries
 		entry(name, a[name])
 	}
 	entry("TRAILER!!!", node{})

@@ -72,7 +72,7 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// TestTransfers checks that WRITEs stay in the data part and are what README.md says.
+// TestTransfers checks that WRITEs stay in the data part and are as README.md says.
 func TestTransfers(t *testing.T) {
 	for _, c := range []conditions{{}, {jumbo: true}, {loss: true}} {
 		l := &lab{conditions: c}
@@ -261,7 +261,7 @@ func TestReadme(t *testing.T) {
 		loss, _, _ = strings.Cut(loss, "%")
 		says(loss + " % of the packets are lost")
 	}
-	// A name in the text is that of a case, with "..." for any beginning or end.
+	// A name in the text is the name of a case, with "..." for any beginning or end.
 	named := func(name string) bool {
 		for _, word := range strings.Split(section, "`") {
 			begin, end, dots := strings.Cut(word, "...")
@@ -278,7 +278,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// TestArchive has cpio unpack what write makes.
+// TestArchive has cpio unpack the archive that write makes.
 func TestArchive(t *testing.T) {
 	cpio, err := exec.LookPath("cpio")
 	if err != nil {

@@ -33,19 +33,19 @@ const (
 	netemLossy     = "netem limit 20000 loss 1%"
 )
 
-// A lab is what a case works with.
+// A lab has the machine, the network and the files that a case works with.
 type lab struct {
 	conditions
 	vm      *vm
-	dir     string // what was prepared, and what the case leaves
+	dir     string // the prepared files, and files that the case leaves
 	verbose bool
 	notes   []string          // for the line about a case that passed
 	ours    map[string]uint64 // counters of our queue pairs and devices, added up
-	close   []func() error    // what the case has opened, to be closed last first
+	close   []func() error    // closes things that the case has opened, last first
 	finds   []string          // of the case
 	mayFind []string          // the same
 	drops   *dropMeter        // since the case began
-	environ []string          // of processes of ours, beside what this one has
+	environ []string          // of processes of ours, beside this one's
 }
 
 func (l *lab) note(format string, args ...any) {
@@ -106,7 +106,7 @@ func (l *lab) gidIndex(ctx context.Context) (int, error) {
 // newRXE makes the guest's device, as guest/init.sh does.
 const newRXE = "/bin/rdma link add rxe0 type rxe netdev eth0; echo 0 >/sys/class/infiniband/rxe0/ports/1/hw_counters/lifespan"
 
-// setNetwork makes the network what the conditions say. Jumbo frames need the rxe device to be made
+// setNetwork makes the network as the conditions say. Jumbo frames need the rxe device to be made
 // anew: it takes its MTU from the interface when it is made.
 func (l *lab) setNetwork(ctx context.Context) error {
 	// A case that failed may have left a program.
@@ -146,7 +146,7 @@ func (l *lab) setNetwork(ctx context.Context) error {
 	return nil
 }
 
-// retryEvery is the time between tries of what the guest is not ready for yet.
+// retryEvery is the time between tries of a step that the guest is not ready for yet.
 const retryEvery = 10 * time.Millisecond
 
 // try calls f until it reports that it is done, or fails.
@@ -212,7 +212,7 @@ type testCase struct {
 	run       func(context.Context, *lab) error
 }
 
-// runCase runs a case, and checks what it left in the counters.
+// runCase runs a case, and checks the counters that it left.
 func runCase(ctx context.Context, l *lab, c testCase) (err error) {
 	ctx, cancelTimeout := context.WithTimeoutCause(ctx, caseTimeout, fmt.Errorf("took longer than %v", caseTimeout))
 	defer cancelTimeout()

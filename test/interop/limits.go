@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// limited returns a case in which two processes in the guest, which use the library, come to a limit of
-// the kernel. setup is a shell script that sets it, undo one that takes it back, and args are those
-// of guest/limits.
+// limited returns a case in which two processes in the guest, which use the library, come to a
+// limit of the kernel. setup is a shell script that sets it, undo is one that takes it back, and
+// args are the arguments of guest/limits.
 func limited(setup, args, undo string) func(context.Context, *lab) error {
 	return func(ctx context.Context, l *lab) error {
 		l.atEnd(func() error {

@@ -1,6 +1,6 @@
 // Command interop proves internal/rdma against real Linux: it boots a stock Debian kernel with
 // soft-RoCE (rdma_rxe) in a small virtual machine and has verbs programs there talk to queue pairs
-// of ours. README.md beside this file says what the cases are and how to look inside.
+// of ours. README.md beside this file describes the cases and how to look inside.
 //
 // It exits with 0 if every case passed, with 1 if one did not, and with 2 if it could not run them.
 package main
@@ -22,7 +22,8 @@ import (
 	"time"
 )
 
-// Limits. Each is twice or more of what was seen on a machine with two busy cores and no KVM.
+// Limits. Each is twice or more of the largest value seen on a machine with two busy cores and no
+// KVM.
 const (
 	totalTimeout   = 30 * time.Minute // for everything
 	prepareTimeout = 8 * time.Minute  // packages and kernel come over a network
@@ -42,7 +43,7 @@ type options struct {
 	accel   string // of qemu
 	pcap    string // file, empty for none
 	guest   string // shell command, empty for none
-	inside  string // directory of what was prepared: this process is the one in the namespace
+	inside  string // directory of the prepared files: this process is the one in the namespace
 }
 
 // cases returns those that are to run.
@@ -117,8 +118,9 @@ func main() {
 	}
 }
 
-// runOutside prepares what the guest needs and starts this program again in a network namespace of
-// its own. The namespace has no name: with its last process it is gone, and the interfaces in it.
+// runOutside prepares the files that the guest needs and starts this program again in a network
+// namespace of its own. The namespace has no name: with its last process it is gone, and the
+// interfaces in it.
 func runOutside(ctx context.Context, opt options) error {
 	if len(opt.cases()) == 0 {
 		return errors.New("no case matches; -list lists them")

@@ -15,7 +15,7 @@ import (
 // queueDepth is how many work requests may be posted to either queue of either side.
 const queueDepth = 64
 
-// An endpoint is our queue pair with what it needs.
+// An endpoint is our queue pair with the objects that it needs.
 type endpoint struct {
 	dev *rdma.Device
 	pd  *rdma.PD
@@ -68,14 +68,14 @@ func (l *lab) openEndpoint(dev *rdma.Device, size int, access rdma.Access) (*end
 	return e, e.qp.Init(access)
 }
 
-// A remote is what an endpoint has to know of the other end.
+// A remote has the values that an endpoint has to know of the other end.
 type remote struct {
 	gid wire.GID
 	qpn wire.QPN
 	psn wire.PSN // of its first packet
 }
 
-// What both sides ask for, unless a case provokes errors: the codes of Linux net/smc, but a timer
+// The values of both sides, unless a case provokes errors: the codes of Linux net/smc, but a timer
 // that is longer than any pause that a busy machine makes. IBTA 9.7.5.2.8 has its values.
 const (
 	retryCount  = 7
@@ -126,7 +126,7 @@ func (e *endpoint) await(ctx context.Context) (rdma.Completion, error) {
 // errStalled is in the error about a completion that does not come.
 var errStalled = errors.New("no completion")
 
-// awaitOK returns the next completion, which has to be good and what the caller says.
+// awaitOK returns the next completion, which has to be good and match the caller's arguments.
 func (e *endpoint) awaitOK(ctx context.Context, id uint64, op rdma.CompletionOp) (rdma.Completion, error) {
 	c, err := e.await(ctx)
 	if err == nil && (c.Status != rdma.StatusOK || c.ID != id || c.Op != op) {

@@ -17,7 +17,7 @@ import (
 
 const verbspeerPort = 7001
 
-// What guest/verbspeer.c takes and answers, numbers of infiniband/verbs.h.
+// The arguments and answers of guest/verbspeer.c, numbers of infiniband/verbs.h.
 const (
 	flagSignaled  = 1
 	flagSolicited = 2
@@ -50,21 +50,22 @@ type peer struct {
 	conn  net.Conn
 	in    *bufio.Scanner
 	close func() error // ends the program
-	want  []byte       // what has to be in the region
+	want  []byte       // the expected content of the region
 }
 
 // psnBeforeWrap is where both sides start to count packets: soon they reach 2^24 and go on with 0.
 const psnBeforeWrap wire.PSN = 1<<24 - 100
 
-// A timing is what both sides of a case set for their queue pairs.
+// A timing is the timer and the retry counts that both sides of a case set for their queue pairs.
 type timing struct{ timeout, retries, rnrRetries uint8 }
 
 func (t timing) rts() rdma.RTS {
 	return rdma.RTS{Timeout: t.timeout, RetryCount: t.retries, RNRRetry: t.rnrRetries}
 }
 
-// timing returns what a case sets that provokes no errors. Where nothing is lost no timer is to
-// fire; where packets are, the last one of a message may be among them, and the timer is all there is.
+// timing returns the timing of a case that provokes no errors. If nothing is lost, no timer is to
+// fire. If packets are lost, the last one of a message may be among them, and only the timer can
+// repair that.
 func (l *lab) timing() timing {
 	if l.loss {
 		return timing{lossTimeout, retryCount, rnrRetry}
@@ -72,8 +73,8 @@ func (l *lab) timing() timing {
 	return timing{ackTimeout, retryCount, rnrRetry}
 }
 
-// startPeer starts verbspeer, opens its queue pair and connects it with that of e. The access flags
-// are those of its queue pair: accessWrite or none.
+// startPeer starts verbspeer, opens its queue pair and connects it with the queue pair of e. access
+// is the access flags of its queue pair: accessWrite or none.
 func (l *lab) startPeer(ctx context.Context, e *endpoint, size, access int, t timing) (*peer, error) {
 	script := fmt.Sprintf("exec /bin/verbspeer %d %d", verbspeerPort, int(caseTimeout.Seconds()))
 	conn, program, err := l.startServer(ctx, script, verbspeerPort)
@@ -107,7 +108,7 @@ func (l *lab) openPair(ctx context.Context, dev *rdma.Device, size int, t timing
 	return l.openPairFor(ctx, dev, size, rdma.LocalWrite|rdma.RemoteWrite, accessWrite, t)
 }
 
-// openPairFor is openPair with what our and the guest's queue pair allow.
+// openPairFor is openPair with the access that our and the guest's queue pair allow.
 func (l *lab) openPairFor(
 	ctx context.Context, dev *rdma.Device, size int, ours rdma.Access, guest int, t timing,
 ) (*endpoint, *peer, error) {
@@ -238,7 +239,7 @@ func (p *peer) fill(seed uint64) error {
 	return p.ask(fmt.Sprintf("fill 0 %d %d", p.size, seed))
 }
 
-// check compares the whole of the guest's region with what has to be there.
+// check compares the whole of the guest's region with the expected content.
 func (p *peer) check() error {
 	var got uint64
 	if err := p.ask(fmt.Sprintf("sum 0 %d", p.size), &got); err != nil {
@@ -247,7 +248,7 @@ func (p *peer) check() error {
 	if got == sum(p.want) {
 		return nil
 	}
-	// Where is it? Halve what is wrong until a byte is left.
+	// Where is it? Halve the wrong range until a byte is left.
 	from, to := 0, p.size
 	for to-from > 1 {
 		middle := (from + to) / 2

@@ -17,14 +17,14 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// What ibv_rc_pingpong of rdma-core does.
+// The protocol of ibv_rc_pingpong of rdma-core.
 const (
 	pingPongPort = 18515
 	pingPongDone = "done\x00"
 	guestPage    = 4096 // its buffer is checked at the start of every page, with -c
 )
 
-// A greeting is what both sides send over TCP before they ping.
+// A greeting is the message that both sides send over TCP before they ping.
 //
 //	offset  size  field
 //	     0     4  LID  0, hexadecimal digits as all that follow
@@ -102,7 +102,7 @@ func pingPongs(client bool, runs []pingPong) func(context.Context, *lab) error {
 }
 
 func (p pingPong) run(ctx context.Context, l *lab, dev *rdma.Device) error {
-	slot := (p.size + guestPage - 1) &^ (guestPage - 1) // the first for what we send, the second for what comes
+	slot := (p.size + guestPage - 1) &^ (guestPage - 1) // the first for sending, the second for receiving
 	e, err := l.openEndpoint(dev, 2*slot, rdma.LocalWrite)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ var (
 	errGuestSleeps = errors.New("rxe in the guest sleeps")
 )
 
-// pingPongStalled ends the guest's program, and adds to err what it was about.
+// pingPongStalled ends the guest's program, and adds its state to err.
 func (l *lab) pingPongStalled(ctx context.Context, err error) error {
 	const look = `for p in $(pidof ibv_rc_pingpong); do grep State /proc/$p/status; cat /proc/$p/stack; done; /bin/rdma res show qp`
 	before, countErr := l.guestCounters(ctx)
@@ -233,8 +233,8 @@ func (p pingPong) greet(conn net.Conn, e *endpoint, l *lab, slot int) error {
 // sendID is the ID of our sends; receives have lower ones.
 const sendID = 100
 
-// play sends and receives in turns, the client first. The guest has one buffer: what it sends is
-// what it has received last, so that every byte that comes back can be compared.
+// play sends and receives in turns, the client first. The guest has one buffer: it sends the
+// message that it has received last, so that every byte that comes back can be compared.
 //
 // With the last answer the guest has all and ends. If its acknowledgement of our last message was
 // lost, which loss says is possible, there is nobody to repeat it.
@@ -242,7 +242,7 @@ func (p pingPong) play(ctx context.Context, e *endpoint, slot int, loss bool) er
 	sent, received := e.mr.Bytes()[:p.size], e.mr.Bytes()[slot:slot+p.size]
 	want := make([]byte, p.size) // the guest's buffer
 	for i := range want {
-		if want[i] = '{'; i%guestPage == 0 { // what it starts with
+		if want[i] = '{'; i%guestPage == 0 { // its initial content
 			want[i] = 0
 		}
 	}
@@ -294,8 +294,8 @@ func (p pingPong) play(ctx context.Context, e *endpoint, slot int, loss bool) er
 	return nil
 }
 
-// lastSend looks at what became of our last message, the answer to the guest's last one. The guest
-// ends when it has it, and if its acknowledgement is lost there is nobody to repeat it.
+// lastSend waits for the completion of our last message, the answer to the guest's last one. The
+// guest ends when it has it, and if its acknowledgement is lost there is nobody to repeat it.
 func (p pingPong) lastSend(ctx context.Context, e *endpoint, l *lab) error {
 	if l.loss {
 		return nil

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// programs are what is run here or packed into the guest, and the Debian packages that have them.
+// programs are the programs that are run here or packed into the guest, and the Debian packages
+// that have them.
 var programs = []struct{ name, pkg string }{
 	{"qemu-system-x86_64", "qemu-system-x86"},
 	{"busybox", "busybox-static"},
@@ -30,11 +31,11 @@ var files = []struct{ name, pkg string }{
 	{"/usr/include/stdio.h", "libc6-dev"},
 }
 
-// kernelSuite is the Debian suite whose kernel the guest runs: Linux 6.12. The rxe of Debian
-// bookworm's own 6.1 is no usable peer for SMC-R, which later cases need.
+// kernelSuite is the Debian suite of the guest's kernel: Linux 6.12. The rxe of Debian bookworm's
+// own 6.1 is no usable peer for SMC-R, which later cases need.
 const kernelSuite = "bookworm-backports"
 
-// What is built, by its name: for the guest, and for this machine.
+// The programs to build, by their names: for the guest, and for this machine.
 const modulePath = "github.com/gosmc/smc/"
 
 var (
@@ -48,7 +49,7 @@ var guestInit []byte
 //go:embed guest/verbspeer.c
 var verbspeerSource []byte
 
-// prepare makes in dir what boots, vmlinuz and initrd, and the programs that are run here.
+// prepare makes in dir the boot files, vmlinuz and initrd, and the programs that are run here.
 func prepare(ctx context.Context, dir string) error {
 	if err := installPackages(ctx); err != nil {
 		return err
@@ -82,7 +83,7 @@ func prepare(ctx context.Context, dir string) error {
 	return buildInitrd(ctx, kernel, built, filepath.Join(dir, "initrd"))
 }
 
-// run runs a program of this machine and returns what it printed; an error has that text too.
+// run runs a program of this machine and returns its output; an error has that text too.
 func run(ctx context.Context, name string, args ...string) (string, error) {
 	return runIn(ctx, "", name, args...)
 }
@@ -262,7 +263,7 @@ func debianMirror(ctx context.Context) (string, error) {
 				return mirror, nil
 			}
 		}
-		if _, err := run(ctx, "apt-get", "-qq", "update"); err != nil { // the label is in what that fetches
+		if _, err := run(ctx, "apt-get", "-qq", "update"); err != nil { // the label is in these lists
 			return "", err
 		}
 	}

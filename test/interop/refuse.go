@@ -10,7 +10,7 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// What cases of errors use.
+// Sizes for cases of errors.
 const (
 	refuseRegion = 1 << 16
 	messageLen   = 100
@@ -137,8 +137,9 @@ func badGuestWrite(offset, length int, keyBits wire.RKey, permission bool) func(
 	}
 }
 
-// endedPeer is a variant in which the guest SENDs to a queue pair of ours that is gone, as those of
-// a process that was killed. rxe sends again without end, so whoever has the port ends it.
+// endedPeer is a variant in which the guest SENDs to a queue pair of ours that is gone, as the
+// queue pairs of a killed process are. rxe sends again without end, so the owner of the port ends
+// it.
 func endedPeer(ctx context.Context, _ *lab, e *endpoint, p *peer) error {
 	if err := e.qp.Close(); err != nil {
 		return err

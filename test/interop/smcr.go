@@ -109,8 +109,8 @@ type witness struct {
 	said    func(ctx context.Context) error                    // when our end has said and heard all
 }
 
-// hears has the connections say what they have to say, each by a call of talk. Those that await do
-// so until all of them do, or have ended.
+// hears runs the conversation of each connection by a call of talk. A call of await returns when
+// all connections await, or have ended.
 func (w witness) hears(ctx context.Context, conns []conn.Conn, talk func(i int, await func()) error) error {
 	if w.open != nil {
 		if err := w.open(ctx, len(conns)); err != nil {
@@ -337,7 +337,7 @@ func all(n int, f func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// allSMCR checks what one of the ends says of the connections.
+// allSMCR checks the output of one of the ends about the connections.
 func allSMCR(said string, c conversation) error {
 	want := fmt.Sprintf("ok %v mode=smc-r", c.Kind)
 	good := 0
@@ -356,7 +356,7 @@ func allSMCR(said string, c conversation) error {
 // of its own: a port waits after its connections.
 var lastPort uint16 = 9000
 
-// isListening is what /proc/net/tcp has of a server's port.
+// isListening is the text of a server's port in /proc/net/tcp.
 func isListening(port uint16) string { return fmt.Sprintf(":%04X 00000000:0000 0A", port) }
 
 // guestServes has the guest serve so many connections.

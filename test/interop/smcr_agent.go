@@ -23,7 +23,7 @@ import (
 // processes is how many there are.
 const processes = 2
 
-// withAgent starts an agent, for what is started from now on, until the case ends.
+// withAgent starts an agent, for processes that are started from now on, until the case ends.
 func (l *lab) withAgent(ctx context.Context) error {
 	group, pins, err := l.ownCgroup()
 	if err != nil {
@@ -58,7 +58,7 @@ func (l *lab) withAgent(ctx context.Context) error {
 }
 
 // startOurs starts a process of ours: see gosmcpeer. finish lets it end when it has done its part,
-// and returns what it printed.
+// and returns its output.
 func (l *lab) startOurs(ctx context.Context, args ...string) (pid int, finish func() (string, error), err error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(l.dir, "gosmcpeer"), args...)
 	cmd.Env = append(os.Environ(), append(l.environ, "GOSMC_DIR="+l.runDir(), "GOSMC_UEIDS="+ueid, "GOSMC_CONFIG=/dev/null")...)

@@ -91,8 +91,8 @@ func (l *lab) isTCP(c conn.Conn, guest string) error {
 	return nil
 }
 
-// endsWithin is the time in which an end must be noticed: with something on its way what a queue
-// pair's retries take, else 30 s until the link is tested.
+// endsWithin is the time in which an end must be noticed: with something on its way the time of a
+// queue pair's retries, else 30 s until the link is tested.
 const endsWithin = 60 * time.Second
 
 // A cut is a case: something happens to the guest in the middle of a transfer in both directions.

@@ -21,10 +21,11 @@ import (
 	"github.com/gosmc/smc/internal/host"
 )
 
-// What the cases of SMC-R work with: TCP option 254, hosts of ours, and the tools, which look at
-// them from outside.
+// The means of the SMC-R cases: TCP option 254, hosts of ours, and the tools, which look at them
+// from outside.
 
-// ueid is what both sides have in common: a stock kernel has SMC-R version 2 with rxe, which asks for one.
+// ueid is the UEID that both sides have in common: a stock kernel has SMC-R version 2 with rxe,
+// which asks for one.
 const ueid = "GOSMC.INTEROP"
 
 // guestSMCR has the guest speak SMC-R, and nothing else than it does when it has booted.
@@ -52,8 +53,9 @@ func (l *lab) readyGuest(ctx context.Context) error {
 	return l.watch(ctx)
 }
 
-// ownCgroup moves this process, and what it starts from now on, into a control group of its own
-// until the case ends: programs in the kernel that are attached to it concern nobody else.
+// ownCgroup moves this process, and the processes that it starts from now on, into a control group
+// of its own until the case ends. Programs in the kernel that are attached to it concern nobody
+// else.
 func (l *lab) ownCgroup() (group, pins string, err error) {
 	root, err := bpf.CgroupRoot()
 	if err != nil {
@@ -103,7 +105,7 @@ func (l *lab) withOption() error {
 	return nil
 }
 
-// host makes a host of ours. It knows by TCP option 254 who speaks SMC.
+// host makes a host of ours. It knows by TCP option 254 which peers speak SMC.
 func (l *lab) host(cfg host.Config) (*host.Host, error) {
 	if cfg.Dir == "" {
 		cfg.Dir = l.runDir()
@@ -133,7 +135,7 @@ func (l *lab) gosmc(ctx context.Context, args ...string) (string, error) {
 	return run(ctx, filepath.Join(l.dir, "gosmc"), args...)
 }
 
-// A linkGroup is what 'gosmc linkgroup --json' has of a link group.
+// A linkGroup is a link group in the output of 'gosmc linkgroup --json'.
 type linkGroup struct {
 	PID      int    `json:"pid"`
 	ID       uint32 `json:"lg_id"`
@@ -171,8 +173,9 @@ func (l *lab) linkGroups(ctx context.Context) ([]linkGroup, error) {
 	return report.Groups, nil
 }
 
-// watch has 'gosmc dump' look for problems in what passes the data network, until the case ends.
-// What it finds then must be of the kinds that the case expects, and all of these must be there.
+// watch has 'gosmc dump' look for problems in the packets on the data network, until the case ends.
+// The problems that it finds then must be of the kinds that the case expects, and all of these must
+// be there.
 func (l *lab) watch(ctx context.Context) error {
 	var messages, remarks bytes.Buffer
 	network := dataTap
@@ -199,7 +202,7 @@ func (l *lab) watch(ctx context.Context) error {
 			return false, fmt.Errorf("gosmc dump: %w\n%s", err, remarks.String())
 		default:
 		}
-		text, err := os.ReadFile("/proc/net/packet") // a line for each packet socket, after that of titles
+		text, err := os.ReadFile("/proc/net/packet") // a line for each packet socket, after the titles
 		return strings.Count(string(text), "\n") > 1, err
 	}
 	starting, cancel := context.WithTimeout(ctx, commandTimeout)

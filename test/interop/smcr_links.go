@@ -13,7 +13,8 @@ import (
 	"github.com/gosmc/smc/test/interop/talk"
 )
 
-// Cases of SMC-R with two adapters on each side: two links, and what is left when one of them goes.
+// Cases of SMC-R with two adapters on each side: two links, and the one that is left when the other
+// goes.
 
 // Shell commands. An address of version 6 is gone with an interface that was down.
 var (
@@ -59,7 +60,7 @@ func (l *lab) readyTwin(ctx context.Context, guestHasTwo bool) error {
 // twinDevices are both addresses of ours.
 var twinDevices = []string{ourAddr4.String(), ourSecond.String()}
 
-// A view is what one side says of the link group: everything that the other one has to agree to.
+// A view is one side's view of the link group: everything that the other side has to agree to.
 type view struct {
 	kind  string           // as 'smcr linkgroup' has it, but without which side has one adapter
 	conns int              //
@@ -71,7 +72,7 @@ type joined struct{ ours, guests string }
 
 func (v view) String() string { return fmt.Sprintf("%s %d %v", v.kind, v.conns, v.links) }
 
-// ourView is that of 'gosmc linkgroup'.
+// ourView is the view of 'gosmc linkgroup'.
 func (l *lab) ourView(ctx context.Context) (views []view, err error) {
 	groups, err := l.linkGroups(ctx)
 	if err != nil {
@@ -97,7 +98,7 @@ func (l *lab) ourView(ctx context.Context) (views []view, err error) {
 	return views, nil
 }
 
-// guestView is that of the guest's kernel.
+// guestView is the view of the guest's kernel.
 func (l *lab) guestView(ctx context.Context) (views []view, err error) {
 	text, err := l.vm.run(ctx, commandTimeout, "smcpeer groups")
 	if err != nil {
@@ -175,15 +176,15 @@ func (l *lab) agree(ctx context.Context, kind string) error {
 // but what are shell commands.
 type damage struct {
 	what        string
-	ours, guest string // what is done, here and in the guest
-	oursAfter   string // what undoes it
+	ours, guest string // do the damage, here and in the guest
+	oursAfter   string // undoes it
 	guestAfter  string
 }
 
 const drop = "limit 100 loss 100%"
 
-// losesOut has what the guest sends on an interface vanish, and losesIn what it would receive.
-// restore ends both.
+// losesOut drops the packets that the guest sends on an interface, and losesIn the packets that it
+// would receive. restore ends both.
 func losesOut(dev string) string { return "/bin/tc qdisc add dev " + dev + " root netem " + drop }
 
 func losesIn(dev string) string {
@@ -195,7 +196,7 @@ func restore(dev string) string {
 	return "for q in '" + dev + " ingress' '" + dev + " root' 'ifb0 root'; do /bin/tc qdisc del dev $q 2>/dev/null; done; true"
 }
 
-// The damages, by the link: that of the first contact, on eth0, and the other one, on eth2.
+// The damages, by the link: the first contact's link, on eth0, and the other one, on eth2.
 var (
 	downs = []damage{
 		{what: "first link down at the guest", guest: "/bin/ip link set eth0 down", guestAfter: "/bin/ip link set eth0 up; " + guestAddress6},
@@ -316,13 +317,13 @@ func (l *lab) moved(ctx context.Context) error {
 	return nil
 }
 
-// undo repairs what a damage has done. It may be done twice.
+// undo repairs a damage. It may be called twice.
 func (l *lab) undo(ctx context.Context, d damage) error {
 	return errors.Join(l.inGuest(ctx, d.guestAfter), l.here(ctx, d.oursAfter))
 }
 
-// inGuest runs shell commands in the guest. They may take its interfaces down or up, and what is
-// dropped there is counted before and after.
+// inGuest runs shell commands in the guest. They may take its interfaces down or up, and packets
+// that are dropped there are counted before and after.
 func (l *lab) inGuest(ctx context.Context, script string) error {
 	if script == "" {
 		return nil
@@ -355,7 +356,7 @@ type oneSided struct {
 	guestBegins bool // with two
 }
 
-// begin makes the host, and what adds the adapter.
+// begin makes the host, and the witness that adds the adapter.
 func (o oneSided) begin(ctx context.Context, l *lab) (*host.Host, witness, error) {
 	if err := l.readyTwin(ctx, o.guestBegins); err != nil {
 		return nil, witness{}, err

@@ -7,7 +7,8 @@ import (
 	"github.com/gosmc/smc/test/interop/talk"
 )
 
-// What gosmc dump finds is held against what a case expects, and so is that it has seen packets at all.
+// The findings of gosmc dump are compared with the ones that a case expects, and it has to have
+// seen packets at all.
 func TestCheckFindings(t *testing.T) {
 	const (
 		saw      = "gosmc: 7 packets of SMC, 1 messages shown, 0 packets dropped by the kernel\n"
@@ -43,7 +44,7 @@ func TestCheckFindings(t *testing.T) {
 	}
 }
 
-// What the ends say counts only if all connections are SMC-R.
+// The output of the ends counts only if all connections are SMC-R.
 func TestAllSMCR(t *testing.T) {
 	c := says(talk.Echo, 1).times(2)
 	const good = "ok echo mode=smc-r\n"

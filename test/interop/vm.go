@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// The networks between this process and the guest. The data network carries RoCE, and is the
-// one that loses packets; the control network carries the guest's shell and what test programs say
-// to each other over TCP, and loses none. Both sides have a second interface on the data network,
-// which is down but in cases with two links.
+// The networks between this process and the guest. The data network carries RoCE, and is the one
+// that loses packets; the control network carries the guest's shell and the messages of test
+// programs to each other over TCP, and loses none. Both sides have a second interface on the data
+// network, which is down but in cases with two links.
 var (
 	ourAddr4     = netip.MustParseAddr("192.168.76.1")
 	guestAddr4   = netip.MustParseAddr("192.168.76.2")
@@ -47,15 +47,15 @@ const (
 	standardMTU = 1500 // of Ethernet: path MTU 1024
 	jumboMTU    = 9000 // path MTU 4096
 
-	// A tap drops what does not fit into its queue. This is more than the path MTUs of the largest
-	// message that a case sends.
+	// A tap drops packets that do not fit into its queue. This is more than the path MTUs of the
+	// largest message that a case sends.
 	tapQueueLen = "10000"
 )
 
 // A vm is the guest, which runs.
 type vm struct {
 	kernel  string // release
-	accel   string // what qemu runs it with
+	accel   string // the accelerator of qemu
 	console string // file
 	mtu     int    // of the data network now
 	cmd     *exec.Cmd
@@ -71,7 +71,7 @@ func bootVM(ctx context.Context, opt options) (*vm, error) {
 		_, err := run(ctx, "ip", args...)
 		return err
 	}
-	queue := func(tap string) error { // not a machine's default, which may drop what has waited for long
+	queue := func(tap string) error { // a machine's default may drop packets that have waited for long
 		_, err := run(ctx, "tc", "qdisc", "replace", "dev", tap, "root", "pfifo", "limit", tapQueueLen)
 		return err
 	}
@@ -128,7 +128,7 @@ func startVM(ctx context.Context, opt options, accel string) (*vm, error) {
 			"control=" + guestControl.String() + prefix4,
 			"mtu=" + strconv.Itoa(standardMTU), "port=" + strconv.Itoa(shellPort),
 		}, " "),
-		// Without offloads: what is on the data network is what was sent, for -pcap above all.
+		// Without offloads: packets are on the data network as they were sent, for -pcap above all.
 		"-netdev", "tap,id=tap0,ifname=" + dataTap + ",script=no,downscript=no,vnet_hdr=off",
 		"-netdev", "tap,id=tap1,ifname=" + secondTap + ",script=no,downscript=no,vnet_hdr=off",
 		"-netdev", "tap,id=control,ifname=" + controlTap + ",script=no,downscript=no,vnet_hdr=off",
@@ -227,8 +227,8 @@ func tail(name string) string {
 	return string(text[max(0, len(text)-keep):])
 }
 
-// run runs a shell script in the guest and returns what it printed. The error says so if it ended
-// with another status than 0, and has what it printed. Whoever ends ctx ends the wait, not the script.
+// run runs a shell script in the guest and returns its output. The error says so if it ended with
+// another status than 0, and has the output. The end of ctx ends the wait, not the script.
 func (v *vm) run(ctx context.Context, timeout time.Duration, script string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -240,8 +240,8 @@ func (v *vm) run(ctx context.Context, timeout time.Duration, script string) (str
 }
 
 // start starts a shell script in the guest, and returns a function that waits for its end: it
-// returns what the script printed, and the error that run describes. The end of ctx ends the wait,
-// and closes the script's standard output; what else bounds the script is for the script to say.
+// returns the output of the script, and the error that run describes. The end of ctx ends the wait,
+// and closes the script's standard output; the script has to set other bounds itself.
 func (v *vm) start(ctx context.Context, script string) (wait func() (string, error), err error) {
 	address := netip.AddrPortFrom(guestControl, shellPort).String()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)

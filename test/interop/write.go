@@ -97,7 +97,7 @@ func place(rng *rand.Rand, length, alignment int) span {
 	return span{rng.IntN(places)*alignments + alignment, length}
 }
 
-// batches cuts transfers into what is sent before each SEND.
+// batches cuts transfers into the batches before each SEND.
 func batches(all []transfer) (cut [][]transfer) {
 	for len(all) != 0 {
 		n, size := 0, 0
@@ -134,7 +134,7 @@ func writes(toGuest bool) func(context.Context, *lab) error {
 		if err := p.fill(seeds[1]); err != nil {
 			return err
 		}
-		mirror := bytes.Clone(e.mr.Bytes()) // what has to be in our region
+		mirror := bytes.Clone(e.mr.Bytes()) // the expected content of our region
 		for i, batch := range batches(all) {
 			if err := do(ctx, e, p, mirror, i, batch); err != nil {
 				return fmt.Errorf("after %d WRITEs of %d bytes: %w; the batch: %v", count, total, err, batch)
@@ -149,7 +149,7 @@ func writes(toGuest bool) func(context.Context, *lab) error {
 	}
 }
 
-// apply does to a copy of the written region what a transfer does.
+// apply applies a transfer to a copy of the written region.
 func apply(written, writer []byte, t transfer) {
 	at := t.to
 	for _, s := range t.from {

@@ -1,7 +1,7 @@
-// Command gosmcpeer is to this library what guest/smcpeer is to AF_SMC sockets: one of the ends, in
-// a process of its own. It uses the default host, which the environment configures.
+// Command gosmcpeer uses this library as guest/smcpeer uses AF_SMC sockets. It is one of the ends,
+// in a process of its own. It uses the default host, which the environment configures.
 //
-//	gosmcpeer serve PORT COUNT                     serve COUNT connections, whatever they ask for
+//	gosmcpeer serve PORT COUNT                     serve COUNT connections, of any kind
 //	gosmcpeer dial ADDR:PORT KIND N ROUNDS CONNS   be the client of CONNS connections at a time
 //
 // It ends when it has done that and its standard input ends.

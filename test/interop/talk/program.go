@@ -13,7 +13,7 @@ import (
 type Network struct {
 	Dial   func(dest netip.AddrPort) (Conn, error)
 	Listen func(port uint16) (accept func() (Conn, error), err error)
-	Mode   func(c Conn) string // what became of a connection: mode=smc-r, mode=tcp with reasons, mode=smc-d
+	Mode   func(c Conn) string // of a connection: mode=smc-r, mode=tcp with reasons, mode=smc-d
 }
 
 // Usage is the part of a program's usage that [Network.Run] carries out.

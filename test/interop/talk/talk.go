@@ -1,7 +1,7 @@
-// Package talk is what the two ends of a connection say to each other in the cases of SMC-R: the same on
-// AF_SMC sockets of a kernel and on connections of this library. Every byte is checked.
+// Package talk is the conversation of the two ends of a connection in the cases of SMC-R: the same
+// on AF_SMC sockets of a kernel and on connections of this library. Every byte is checked.
 //
-// The client begins with a [Script]; the server learns from it what to do.
+// The client begins with a [Script]; the server learns its part from it.
 package talk
 
 import (
@@ -19,7 +19,7 @@ type Conn interface {
 	SetLinger(seconds int) error
 }
 
-// A Kind says what is to be said.
+// A Kind is a kind of conversation.
 type Kind uint8
 
 // All kinds. N is the number of a [Script].
@@ -133,7 +133,7 @@ func Client(c Conn, s Script) error {
 		}
 		return expectEnd(c)
 	case Unread:
-		for range 10_000 { // what the server does not read fills the buffers, and then it is gone
+		for range 10_000 { // bytes the server does not read fill the buffers, and then it is gone
 			if err := send(c, s.N, s.Seed); err != nil {
 				return expectReset("write", err)
 			}
@@ -306,8 +306,8 @@ func duplex(c Conn, n int, send0, receive0 uint64) error {
 	return errors.Join(err, <-sent)
 }
 
-// bothPiece is how much a side sends before it has what the other one has sent. Twice as much is on
-// its way at most, which is less than the send buffer of Linux: see docs/interop.md.
+// bothPiece is how much a side sends before it has the bytes that the other one has sent. Twice as
+// much is on its way at most, which is less than the send buffer of Linux: see docs/interop.md.
 const bothPiece = 16 << 10
 
 // both is duplex in pieces, and the ends follow when each side has told the other one that it has all.
@@ -334,7 +334,7 @@ func both(c Conn, s Script, send0, receive0 uint64) error {
 	return closeBoth(c)
 }
 
-// closeBoth ends what an echo server answers: nothing more comes.
+// closeBoth ends a conversation with an echo server: nothing more comes.
 func closeBoth(c Conn) error {
 	if err := c.CloseWrite(); err != nil {
 		return fmt.Errorf("done writing: %w", err)

@@ -53,7 +53,7 @@ func TestWrongByte(t *testing.T) {
 	}
 }
 
-// A server is not made to take what nobody sends.
+// A script cannot make a server wait for bytes that nobody sends.
 func TestBadScript(t *testing.T) {
 	for _, s := range []Script{{Kind: 99}, {Kind: Echo, N: -1}, {Kind: Duplex, N: maxN + 1}} {
 		client, server := pair(t)

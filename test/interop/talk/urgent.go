@@ -2,7 +2,8 @@ package talk
 
 import "fmt"
 
-// An UrgentConn is a Conn with urgent data, MSG_OOB of a socket: the methods are those of smc.Conn.
+// An UrgentConn is a Conn with urgent data, MSG_OOB of a socket: the methods are the same as in
+// smc.Conn.
 type UrgentConn interface {
 	Conn
 	WriteUrgent(b []byte) (int, error)
@@ -15,8 +16,8 @@ type UrgentConn interface {
 // behindUrgent is how many bytes follow an urgent one, which they must not pass.
 const behindUrgent = 100
 
-// urgentLater is from where on urgent data may be longer than a buffer: what comes before the byte
-// has to be read first.
+// urgentLater is from where on urgent data may be longer than a buffer: the bytes before the urgent
+// byte have to be read first.
 const urgentLater = 8 << 10
 
 // urgent sends urgent data and takes such, in turns, or only the client sends. Where bytes stay in

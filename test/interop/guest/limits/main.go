@@ -1,11 +1,11 @@
-// Command limits runs in the guest, whose kernel's settings can be changed without harm to anybody. It
-// makes connections between two of its processes until something runs out, and checks that both
-// processes live, that every byte arrives, and that what is no longer possible is plain TCP for the
-// reason that was expected.
+// Command limits runs in the guest. The settings of the guest's kernel can be changed without harm
+// to anybody. It makes connections between two of its processes until something runs out, and
+// checks that both processes live, that every byte arrives, and that a connection for which SMC is
+// no longer possible is plain TCP for the expected reason.
 //
-//	limits -reason MEMORY -max 200     dial until a connection is TCP for that reason; at most 200. What the
-//	                                   server declines for comes with a reason that Linux has, too: MEMORY
-//	limits -max 60                     dial 60, whatever they are
+//	limits -reason MEMORY -max 200     dial until a connection is TCP for that reason; at most 200. A
+//	                                   decline of the server has a reason that Linux has, too: MEMORY
+//	limits -max 60                     dial 60, in any mode
 //
 // It prints one line and exits with 0 if all is well.
 package main
@@ -54,8 +54,8 @@ func main() {
 	}
 }
 
-// serve accepts connections and leaves what they bring alone until standard input ends. Then it
-// reads and checks everything, and answers each connection with the number of its bytes.
+// serve accepts connections and leaves their bytes unread until standard input ends. Then it reads
+// and checks everything, and answers each connection with the number of its bytes.
 func serve(buffer int) error {
 	lc := smc.ListenConfig{ReadBuffer: buffer}
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -117,7 +117,7 @@ func checkMappings() error {
 	return nil
 }
 
-// A pattern is an endless text, by place. It checks what is written to it.
+// A pattern is an endless text, by place. It checks the bytes that are written to it.
 type pattern struct{ at uint64 }
 
 func (p *pattern) next() byte {
@@ -218,8 +218,8 @@ func dial(reason string, most int, group string, buffer int) error {
 	return nil
 }
 
-// fill makes a connection and writes until nothing more fits. On plain TCP it writes little: what the
-// kernel's own buffers take can end a process in a small control group as well.
+// fill makes a connection and writes until nothing more fits. On plain TCP it writes little: the
+// memory of the kernel's own buffers can end a process in a small control group as well.
 func fill(address string) (filled, error) {
 	c, err := smc.Dial("tcp", address)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the kernel shows of link groups. Numbers are of linux/smc.h, names of states and types of
+// The kernel's messages about link groups. Numbers are of linux/smc.h, names of states and types of
 // Linux net/smc.
 const (
 	genlGetLinks = 3 // SMC_NETLINK_GET_LINK_SMCR: each group, and its links behind it

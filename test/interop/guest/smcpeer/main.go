@@ -2,12 +2,12 @@
 //
 //	smcpeer ueid add|del NAME                  a user-defined EID of this kernel
 //	smcpeer groups                             the link groups of this kernel, and their links
-//	smcpeer serve PORT COUNT                   serve COUNT connections, whatever they ask for
+//	smcpeer serve PORT COUNT                   serve COUNT connections, of any kind
 //	smcpeer dial ADDR:PORT KIND N ROUNDS CONNS  be the client of CONNS connections at a time
 //
-// serve and dial print a line for each connection, which begins with "ok" or "fail", and say what
-// the kernel has made of it: mode=smc-r, mode=tcp with the reasons of the fallback, mode=smc-d.
-// They exit with 1 if one has failed.
+// serve and dial print a line for each connection, which begins with "ok" or "fail", and name the
+// mode that the kernel has given it: mode=smc-r, mode=tcp with the reasons of the fallback,
+// mode=smc-d. They exit with 1 if one has failed.
 package main
 
 import (

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What smcpeer asks its kernel by netlink. Numbers are of linux/smc.h and linux/smc_diag.h.
+// The requests of smcpeer to its kernel by netlink. Numbers are of linux/smc.h and
+// linux/smc_diag.h.
 const (
 	genlFamily       = "SMC_GEN_NETLINK"
 	genlAddUEID      = 10 // SMC_NETLINK_ADD_UEID
@@ -35,7 +36,7 @@ func netlink(protocol int) (fd int, err error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// header returns the beginning of a netlink message, whose length is filled in by send.
+// header returns the beginning of a netlink message. send fills in its length.
 func header(typ, flags uint16) []byte {
 	b := make([]byte, netlinkHeader)
 	binary.NativeEndian.PutUint16(b[4:], typ)
@@ -149,7 +150,7 @@ func changeUEID(what, name string) error {
 	return receive(fd, func(uint16, []byte) (bool, error) { return false, nil })
 }
 
-// diagMode asks what the connection between two ports, as they are in headers, is.
+// diagMode asks for the mode of the connection between two ports, as they are in headers.
 //
 // The kernel tells of many sockets in several messages, and goes on by counting: it leaves one out
 // when another one comes or goes between two of them. So it is asked some times.

@@ -97,7 +97,7 @@ func (s *socket) accept() (*socket, error) {
 	return &socket{fd: int(fd)}, nil
 }
 
-// mode says what the kernel has made of the connection.
+// mode returns the mode that the kernel has given the connection.
 func (s *socket) mode() string {
 	// AF_SMC's getsockname has an address of its TCP socket.
 	var raw unix.RawSockaddrInet4
@@ -218,7 +218,7 @@ func (s *socket) SetLinger(seconds int) error {
 
 func (s *socket) Close() (err error) {
 	s.close.Do(func() {
-		unix.Shutdown(s.fd, unix.SHUT_RDWR) // ends what another goroutine is in
+		unix.Shutdown(s.fd, unix.SHUT_RDWR) // ends a system call of another goroutine
 		err = os.NewSyscallError("close", unix.Close(s.fd))
 	})
 	return err
