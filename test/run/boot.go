@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machineRoot is what systemd gets as its root file system: this machine's own, on which it can
-// write without changing it. It is the first process of namespaces, and nothing of what belongs to
-// the whole kernel can be written: /proc/sys above all, which units of systemd set.
+// A machineRoot is the root file system that systemd gets: this machine's own, on which it can
+// write without changing it. It is the first process of namespaces, and no file that belongs to the
+// whole kernel can be written: /proc/sys above all, which units of systemd set.
 type machineRoot struct {
 	Dir   string            // for mounts
 	Files map[string]string // that are written, by path
@@ -41,7 +41,7 @@ const (
 	bootTarget  = "gosmc-test.target"
 )
 
-// boot is this program as what becomes systemd. It returns only if it could not.
+// boot turns this program into systemd. It returns only if it could not.
 func boot(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -51,7 +51,7 @@ func boot(file string) error {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return err
 	}
-	runtime.LockOSThread() // a namespace is that of a thread
+	runtime.LockOSThread() // a namespace belongs to a thread
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
@@ -143,7 +143,7 @@ func (m *machineRoot) mount() (root string, err error) {
 // write puts our files into the root file system.
 func (m *machineRoot) write(root string) error {
 	units := filepath.Join(root, unitsDir)
-	if err := os.RemoveAll(units); err != nil { // what this machine starts is none of ours
+	if err := os.RemoveAll(units); err != nil { // this machine's own units are none of ours
 		return err
 	}
 	files := map[string]string{

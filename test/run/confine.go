@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A confinement is what a unit of systemd takes from a service, made by hand: systemd.exec(5).
+// A confinement is the restrictions that a unit of systemd puts on a service, made by hand:
+// systemd.exec(5).
 type confinement struct {
 	Args      []string // the program
 	Env       []string
@@ -34,13 +35,13 @@ func forbidden() []uint32 {
 		unix.SYS_FCHOWNAT, unix.SYS_CAPSET, unix.SYS_SETUID, unix.SYS_SETGID, unix.SYS_SETRESUID, unix.SYS_SETGROUPS, unix.SYS_CHROOT}
 }
 
-// confine is this program as what starts a service. It returns only if it could not.
+// confine starts a service in place of this program. It returns only if it could not.
 func confine(text string) error {
 	var c confinement
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
 	}
-	runtime.LockOSThread() // a filter and a namespace are those of a thread
+	runtime.LockOSThread() // a filter and a namespace belong to a thread
 	if err := c.mounts(); err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func confine(text string) error {
 	return &os.PathError{Op: "exec", Path: c.Args[0], Err: syscall.Exec(c.Args[0], c.Args, c.Env)}
 }
 
-// mounts makes everything read-only and not executable, but for what is named.
+// mounts makes everything read-only and not executable, but for the named paths.
 func (c *confinement) mounts() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
@@ -153,7 +154,7 @@ func (c *confinement) filter() error {
 	return nil
 }
 
-// unitOf returns what a unit file of Debian says of a word, in all of its lines.
+// unitOf returns the values of a word in a unit file of Debian, from all of its lines.
 func unitOf(file, word string) (values []string, err error) {
 	text, err := os.ReadFile(file)
 	for line := range strings.Lines(string(text)) {

@@ -36,7 +36,7 @@ func (l *lab) fetches(name string, port int, files map[string]string) {
 	l.counted(15 + 1 + 1) // curl may do those in parallel on a few connections
 }
 
-// pages are what is fetched, in a directory of its own.
+// pages are the files to fetch, in a directory of their own.
 func (l *lab) pages() (dir string, files map[string]string) {
 	files = map[string]string{"small": l.random("pages/small", 900), "large": l.random("pages/large", 3_000_000), "empty": l.random("pages/empty", 0)}
 	return filepath.Join(l.dir, "pages"), files

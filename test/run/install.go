@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// policyFile keeps apt-get from starting what it installs: the servers of this machine are none of
-// our concern.
+// policyFile keeps apt-get from starting the programs that it installs: the servers of this machine
+// are none of our concern.
 const policyFile = "/usr/sbin/policy-rc.d"
 
 // install installs the packages of programs that are not there, where it may. It reports whether it
@@ -59,7 +59,7 @@ func install(ctx context.Context, out io.Writer, chosen []*program) bool {
 	if err := apt("update"); err != nil {
 		fmt.Fprintln(out, err)
 	}
-	for _, name := range packages { // one by one: what cannot be had keeps nothing else away
+	for _, name := range packages { // one by one: a missing package keeps nothing else away
 		if err := apt("install", "-y", "--no-install-recommends", name); err != nil {
 			fmt.Fprintln(out, err)
 		}

@@ -37,12 +37,12 @@ type lab struct {
 	out     outcome
 }
 
-// A failure is what the methods of a lab panic with; do catches it.
+// A failure is the value that the methods of a lab panic with; do catches it.
 type failure struct{ error }
 
 // Times.
 const (
-	pollTime   = 20 * time.Millisecond // between two looks at what has no way to tell
+	pollTime   = 20 * time.Millisecond // between two looks at a state without a notification
 	listenTime = 40 * time.Second      // that a server may take to listen
 	stopTime   = 20 * time.Second      // that it may take to end
 )
@@ -121,14 +121,14 @@ func (l *lab) must(err error) {
 	}
 }
 
-// result notes what has to be the same in all ways.
+// result notes a value that has to be the same in all ways.
 func (l *lab) result(name string, value any) { l.out.Results[name] = fmt.Sprint(value) }
 
 func (l *lab) note(format string, args ...any) {
 	l.out.Notes = append(l.out.Notes, fmt.Sprintf(format, args...))
 }
 
-// environ is the environment of what is run in this way.
+// environ is the environment of programs in this way.
 func (l *lab) environ() []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -178,7 +178,7 @@ func (l *lab) plain(name string, args ...string) *exec.Cmd {
 // nobody is the user that servers run as which refuse to be root's.
 const nobody = 65534
 
-// asNobody has a command run as somebody else than root, who has a run directory of his own.
+// asNobody has a command run as a user other than root, with a run directory of its own.
 func (l *lab) asNobody(cmd *exec.Cmd) *exec.Cmd {
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
@@ -187,7 +187,7 @@ func (l *lab) asNobody(cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// finish runs a command and returns what it prints on standard output. It has to succeed.
+// finish runs a command and returns its standard output. It has to succeed.
 func (l *lab) finish(cmd *exec.Cmd) string {
 	var stdout, stderr bytes.Buffer
 	if cmd.Stdout == nil {
@@ -207,7 +207,7 @@ func (l *lab) late() string {
 	return ""
 }
 
-// client runs a program in this way and returns what it prints.
+// client runs a program in this way and returns its output.
 func (l *lab) client(name string, args ...string) string { return l.finish(l.command(name, args...)) }
 
 // helper runs a program that is no part of the test: one that makes files.

@@ -1,13 +1,13 @@
 // Command run tries programs that know nothing of gosmc under 'gosmc run': servers and clients of
 // Debian, and Python's own tests of its sockets. Each does the same work four times: bare, under
 // 'gosmc run', under it with GOSMC_DISABLED=1, and under it with the library's debug switch, which
-// has connections join and leave tiny rings at random; with -shake that and bare only. What comes
-// out has to be equal, and 'gosmc ss' has to show that connections were moved under 'gosmc run',
-// and in no other case.
+// has connections join and leave tiny rings at random; with -shake that and bare only. The results
+// have to be equal, and 'gosmc ss' has to show that connections were moved under 'gosmc run', and
+// in no other case.
 //
 // It exits with 0 if that is so, with 1 if not, and with 2 if it could not run. As root, and where
-// there is apt-get, it installs the packages that are missing; elsewhere it says what it lacks, and
-// tries the rest.
+// there is apt-get, it installs the packages that are missing; elsewhere it names the missing ones,
+// and tries the rest.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 	"time"
 )
 
-// Bounds. What was seen on two busy cores is a fraction of each.
+// Bounds. The times seen on two busy cores are a fraction of each.
 const (
 	totalTimeout   = 40 * time.Minute
 	installTimeout = 8 * time.Minute // packages come over a network
@@ -40,11 +40,11 @@ type options struct {
 	json    bool
 	install bool
 	verbose bool
-	shake   bool // all programs, and nothing but what that takes
+	shake   bool // all programs, and only the ways that it needs
 	seed    uint
 	gosmc   string
-	confine string // what this process is to take from itself before it executes a program
-	boot    string // the file that says of what this process is to make a root file system before it becomes systemd
+	confine string // the restrictions of this process before it executes a program
+	boot    string // the file that describes the root file system that this process makes before it becomes systemd
 	work    bool   // this process is one that was started to do the work of one way
 }
 
@@ -116,7 +116,7 @@ func main() {
 	}
 }
 
-// A report is what --json prints.
+// A report is the output of --json.
 type report struct {
 	Schema   int             `json:"schema"`
 	Time     time.Time       `json:"time"` // of the start

@@ -19,9 +19,9 @@ const (
 	groupMemory = 200 << 20
 	manyConns   = 500
 	manyBytes   = 4_000_000
-	// idleShared is what rings may have for good, in all: 500 of them, both ways, and of each no
-	// more than a header, a page of each side and what is too little to be given back. 0.5 MB were
-	// measured.
+	// idleShared is the memory that rings may keep for good, in all. There are 500 of them, both
+	// ways, and of each stays at most a header, a page of each side and an amount that is too small
+	// to be given back. 0.5 MB were measured.
 	idleShared = 16 << 20
 )
 

@@ -15,8 +15,8 @@ var nginx = &program{
 	packages: []string{"nginx-light", "curl", "wrk", "openssl"},
 	needs:    []string{"nginx", "curl", "wrk", "openssl"},
 	run: func(l *lab) {
-		// Started by root, the workers have another user, whose own connections are not moved; then
-		// with workers of root.
+		// Started by root, the workers have another user, and connections of their own are not
+		// moved; then with workers of root.
 		l.nginxAs("www-data", false)
 		if os.Geteuid() == 0 {
 			l.nginxAs("root", true)

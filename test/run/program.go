@@ -47,7 +47,7 @@ func find(name string) *program {
 	return programs[i]
 }
 
-// lacks returns what of a program's needs is not on this machine.
+// lacks returns the needs of a program that are not on this machine.
 func (p *program) lacks() (list []string) {
 	for _, need := range p.needs {
 		if found(need) == "" {
@@ -96,7 +96,7 @@ const (
 // moves says whether connections leave TCP.
 func (w way) moves() bool { return w == moved || w == shaken }
 
-// waysOf are those in which programs do their work. The first is what the others are compared with.
+// waysOf are the ways in which programs do their work. The others are compared with the first.
 func waysOf(opt options) []way {
 	if opt.shake {
 		return []way{bare, shaken}
@@ -104,11 +104,11 @@ func waysOf(opt options) []way {
 	return []way{bare, moved, disabled, shaken}
 }
 
-// A programReport is what has become of a program.
+// A programReport is the result of a program.
 type programReport struct {
 	Name     string         `json:"name"`
 	Good     bool           `json:"good"`
-	Lacks    string         `json:"lacks"` // what has to be installed for it to be tried; empty: it was
+	Lacks    string         `json:"lacks"` // packages that it needs to be tried; empty: it was
 	Seconds  float64        `json:"seconds"`
 	Results  int            `json:"results"` // that were compared
 	Ways     []way          `json:"ways"`
@@ -157,7 +157,7 @@ func (r *programReport) problem(format string, args ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
 }
 
-// compare judges what came out.
+// compare judges the outcomes.
 func (r *programReport) compare(outcomes map[way]*outcome) {
 	for _, w := range r.Ways {
 		o := outcomes[w]

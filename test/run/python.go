@@ -13,8 +13,8 @@ import (
 //go:embed pytests.py
 var pytests string
 
-// pythonModules are those of Python's own tests that make connections or start processes. Those of
-// a line share a process.
+// pythonModules are the modules of Python's own tests that make connections or start processes. The
+// modules of a line share a process.
 var pythonModules = []string{
 	"test.test_socket", "test.test_ssl", "test.test_socketserver", "test.test_subprocess",
 	"test.test_selectors test.test_select test.test_poll test.test_epoll",

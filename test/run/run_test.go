@@ -20,7 +20,7 @@ func outcomes(change func(map[way]*outcome)) map[way]*outcome {
 	return m
 }
 
-// TestCompare has the verdict see what a program does otherwise than bare.
+// TestCompare has the verdict see each difference between a program and the program bare.
 func TestCompare(t *testing.T) {
 	for _, tt := range []struct {
 		what    string
@@ -44,7 +44,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestPrograms has the table be whole: names to choose by, and packages for what is missing.
+// TestPrograms has the table be whole: names to choose by, and packages for missing needs.
 func TestPrograms(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, p := range programs {

@@ -90,7 +90,7 @@ var service = &program{
 					return strings.TrimSpace(l.finish(cmd))
 				}
 				var out strings.Builder
-				cmd.Stdout = &out // and what gosmc says is not looked at
+				cmd.Stdout = &out // and gosmc's messages are ignored
 				l.finish(cmd)
 				return strings.TrimSpace(out.String())
 			}

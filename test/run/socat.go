@@ -47,7 +47,7 @@ var socat = &program{
 		l.helper("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", filepath.Join(l.dir, "cert.pem"), "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
 		l.serve(secure, "socat", "-t", "30", fmt.Sprintf("OPENSSL-LISTEN:%d,fork,reuseaddr,verify=0,cert=%s,key=%s", secure, filepath.Join(l.dir, "cert.pem"), key), "EXEC:cat")
 		through("TLS", fmt.Sprintf("OPENSSL:localhost:%d,pf=ip4,cafile=%s", secure, filepath.Join(l.dir, "cert.pem")), secure)
-		// What the program behind it sees.
+		// The addresses that the program behind it sees.
 		l.serve(late, "socat", fmt.Sprintf("TCP4-LISTEN:%d,fork,reuseaddr,bind=127.0.0.1,nodelay,keepalive", late), "SYSTEM:echo $SOCAT_SOCKADDR $SOCAT_PEERADDR")
 		l.result("addresses", l.client("socat", "-u", fmt.Sprintf("TCP4:127.0.0.1:%d,rcvbuf=100000,linger=1,readbytes=1000000", late), "-"))
 	},

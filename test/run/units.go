@@ -93,7 +93,7 @@ var units = &program{
 	},
 }
 
-// text is what random writes, as a text.
+// text is the output of random, as a text.
 func (l *lab) text(size int) string {
 	path := l.random("big", size)
 	b, err := os.ReadFile(path)
@@ -111,7 +111,7 @@ func (u *serviceUnit) dir() string {
 	return map[string]string{"redis-server": "/run/gosmc-redis", "nginx": "/run/gosmc-nginx", "postgres": "/run/gosmc-postgres"}[u.program]
 }
 
-// unitEnvironment is what this way adds to a drop-in.
+// unitEnvironment is the line that this way adds to a drop-in.
 func (l *lab) unitEnvironment() string {
 	switch l.way {
 	case disabled:
@@ -150,7 +150,7 @@ func (v *machine) state(u serviceUnit) string {
 	return strings.TrimSpace(string(out))
 }
 
-// log is the end of what a unit has said.
+// log is the end of a unit's log.
 func (v *machine) log(u serviceUnit) string {
 	out, _ := v.command("journalctl", "--no-pager", "--output=cat", "-u", u.name, "-n", "30").CombinedOutput()
 	return lastOf(string(out), 3000)
@@ -198,7 +198,7 @@ func (v *machine) expect(u serviceUnit, want bool) {
 type lack struct {
 	name  string
 	text  string // of another drop-in, with %s for the run directory
-	want  string // part of what --explain says; "": connections are moved all the same
+	want  string // part of the output of --explain; "": connections are moved all the same
 	noted bool   // gosmc info says it, too
 	only  string // the program that it is for; "": all
 }
@@ -253,8 +253,8 @@ func (v *machine) dropIn(u serviceUnit, m lack) {
 	v.run("systemctl", "daemon-reload")
 }
 
-// explain is what gosmc says to root of a connection to a unit, by a program of its clients' user:
-// the last line.
+// explain is the last line of the explanation that root gets of a connection to a unit, by a
+// program of its clients' user.
 func (v *machine) explain(u serviceUnit) string {
 	out, _ := v.command("env", "GOSMC_DIR="+u.dir(), "gosmc", "run", "--explain", "127.0.0.1:"+strconv.Itoa(u.port), "--user", u.user).CombinedOutput()
 	return lastLine(string(out))

@@ -157,6 +157,6 @@ sub vcl_recv { if (req.url ~ "\?pass") { return (pass); } }
 		l.result("up at a time", l.atATime(4, func(int) bool { return l.upload(s, port, "20m") }))
 		l.result("down at a time", l.atATime(4, func(i int) bool { return l.download(s, port, "20m?pass", out+strconv.Itoa(i)) }))
 		l.shown(port)
-		l.counted(26) // curl's; those of varnish may be used again
+		l.counted(26) // curl's; varnish's may be used again
 	},
 }

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// watchTime is between two looks at what ss shows.
+// watchTime is between two looks at the output of ss.
 const watchTime = 60 * time.Millisecond
 
 // showTime is how long ss may not show a connection that is there.
 const showTime = 20 * time.Second
 
-// A watch looks at what 'gosmc ss' shows, again and again, while a program works.
+// A watch looks at the output of 'gosmc ss', again and again, while a program works.
 type watch struct {
 	l    *lab
 	quit chan struct{}
@@ -28,7 +28,7 @@ type watch struct {
 	mu     sync.Mutex
 	seen   map[movedEnd]bool
 	hosts  map[hostID]int // connections moved, as the supervisor of their server counts them
-	before int            // of those, what was there when somebody asked last
+	before int            // their number when counted was called last
 	err    error
 }
 
@@ -91,7 +91,7 @@ func (w *watch) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range r.Connections {
-		// Others, in run directories of their own, may do what they like on this machine.
+		// Other supervisors, in run directories of their own, may do anything on this machine.
 		if c.Mode != "TCP" && (c.Dir == "" || strings.HasPrefix(c.Dir, w.l.rundir)) {
 			w.seen[movedEnd{c.Local, c.Peer, c.Mode}] = true
 		}
@@ -199,8 +199,8 @@ func (l *lab) shown(port int, as ...func(*exec.Cmd) *exec.Cmd) {
 	}
 }
 
-// counted says how many connections have to have been moved since it was called before, as those
-// have it who moved them.
+// counted says how many connections have to have been moved since it was called before, by the
+// count of the supervisors that moved them.
 func (l *lab) counted(least int) {
 	all := l.watch.count()
 	n := all - l.watch.before

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A task is what a process is told that does the work of one way.
+// A task is the order to a process that does the work of one way.
 type task struct {
 	Program string        `json:"program"`
 	Way     way           `json:"way"`
@@ -26,7 +26,7 @@ type task struct {
 	Timeout time.Duration `json:"timeout"`
 }
 
-// An outcome is what came of it.
+// An outcome is the result of a task.
 type outcome struct {
 	Results map[string]string `json:"results"` // that have to be the same in all ways
 	Moved   map[string]int    `json:"moved"`   // ends of connections that ss has shown, by mode
@@ -34,7 +34,7 @@ type outcome struct {
 	Error   string            `json:"error"`
 }
 
-// graceTime is what a process has beyond its timeout to say what is wrong.
+// graceTime is the time that a process has beyond its timeout to report its error.
 const graceTime = 20 * time.Second
 
 // way does the work in one way: in a process of its own and, as root, in namespaces of its own for
@@ -70,7 +70,7 @@ func (p *program) way(ctx context.Context, opt options, dir string, w way) *outc
 	}
 	runErr := cmd.Run()
 	if !t.Alone {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it may have left
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // processes it may have left
 	}
 	if opt.verbose && stderr.Len() > 0 {
 		fmt.Fprintf(os.Stderr, "%s, %s:\n  | %s\n", p.name, w, strings.ReplaceAll(strings.TrimSpace(stderr.String()), "\n", "\n  | "))
