@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// release is the Debian release whose sources are tried. It is the same on every machine.
+// release is the Debian release of the sources. It is the same on every machine.
 const release = "bookworm"
 
 // listsAge is how old apt's lists of sources may be.
@@ -23,10 +23,10 @@ const listsAge = 24 * time.Hour
 // A cache is a directory of sources and builds. One process uses it at a time, as suites write into
 // their own directories.
 //
-//	apt/          a configuration of apt of its own, with lists: those of the machine stay as they are
+//	apt/          a configuration of apt of its own, with lists: the machine's stay as they are
 //	SUITE/tree    the source, in which the suite was built
 //	SUITE/built   the hash of the recipe by which it was built; missing: it was not
-//	SUITE/logs    what the last run has printed
+//	SUITE/logs    the output of the last run
 type cache struct {
 	dir  string
 	lock *os.File
@@ -56,7 +56,7 @@ func (c *cache) close() { c.lock.Close() }
 // tree returns the directory in which a suite is built.
 func (s *suite) tree(cache string) string { return filepath.Join(cache, s.name, "tree") }
 
-// recipe identifies what a build is made of.
+// recipe identifies the inputs of a build.
 func (s *suite) recipe() string {
 	h := sha256.New()
 	fmt.Fprintln(h, release, s.source, s.build)
@@ -66,7 +66,7 @@ func (s *suite) recipe() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// build builds a suite, and the one whose library it is linked with, unless the cache has it.
+// build builds a suite, and the suite that has its library, unless the cache has it.
 func (c *cache) build(ctx context.Context, s *suite) error {
 	if s.after != nil {
 		if err := c.build(ctx, s.after); err != nil {

@@ -11,7 +11,7 @@ import (
 // quiet are flags of compilers: old sources have many warnings, and tests need no optimiser.
 const quiet = `-O1 -w`
 
-// asBuilt has make find what autoconf and automake have made as new as what they made it from,
+// asBuilt has make find the files that autoconf and automake have made as new as their sources,
 // which Debian may have changed.
 const asBuilt = `
 		for f in aclocal.m4 configure config.h.in Makefile.in
@@ -92,7 +92,8 @@ var apr = &suite{
 	parse: abts,
 }
 
-// perlParts are the modules of Perl that have connections, and those of their tests that have none.
+// perlParts are the modules of Perl that have connections, and the tests among theirs that have
+// none.
 var perlParts = map[string][]string{
 	"dist/IO":           {"IO", "io_const", "io_dir", "io_file", "io_file_export", "io_getline", "io_leak", "io_linenum", "io_taint", "io_tell", "io_utf8argv"},
 	"cpan/IO-Socket-IP": {"00use", "99pod"},

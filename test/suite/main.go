@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// Bounds. What was measured on two idle cores is a fraction of each.
+// Bounds. The times measured on two idle cores are a fraction of each.
 const (
 	totalTimeout = 3 * time.Hour
 	fetchTimeout = 5 * time.Minute  // sources come over a network

@@ -11,7 +11,7 @@ var tapNone = regexp.MustCompile(`(?im)^1\.\.0 # *skip`)
 var tapLine = regexp.MustCompile(`^(not )?ok (\d+)(?: -? ?(.*?))?(?:\s*# *((?i:skip|todo)).*)?$`)
 
 // tap parses the Test Anything Protocol. Tests are known by their names, or by their numbers where
-// names say what happens at run time.
+// names depend on the run.
 func tap(byName bool) func(string) map[string]string {
 	return func(output string) map[string]string {
 		results := make(map[string]string)
@@ -45,7 +45,7 @@ var (
 	tinyFails  = regexp.MustCompile(`^  \[\S+ FAILED\]$`)
 )
 
-// tiny parses what tinytest prints, libevent's runner: a name, perhaps messages, and OK.
+// tiny parses the output of tinytest, libevent's runner: a name, perhaps messages, and OK.
 func tiny(output string) map[string]string {
 	results := make(map[string]string)
 	test := ""
@@ -76,7 +76,7 @@ var (
 	redisFile = regexp.MustCompile(` in tests/\S+$`)
 )
 
-// redisResults parses what redis's test_helper.tcl prints. Some tests of a file have one name.
+// redisResults parses the output of redis's test_helper.tcl. Some tests of a file have one name.
 func redisResults(output string) map[string]string {
 	results := make(map[string]string)
 	for line := range strings.Lines(colours.ReplaceAllString(output, "")) {
@@ -95,7 +95,7 @@ func redisResults(output string) map[string]string {
 
 var abtsLine = regexp.MustCompile(`^(test\w*)\s*:\s+.*?(SUCCESS|FAILED (\d+) of (\d+))`)
 
-// abts parses what APR's testall -v prints: a line for each file of tests.
+// abts parses the output of APR's testall -v: a line for each file of tests.
 func abts(output string) map[string]string {
 	results := make(map[string]string)
 	for line := range strings.Lines(output) {

@@ -17,7 +17,7 @@ type suite struct {
 	what   string        // it is, in a few words
 	source string        // a source package of Debian
 	needs  []string      // commands and files by which packages are known to be there, each with the package: "tclsh tcl"
-	after  *suite        // whose library it is linked with; $AFTER in build
+	after  *suite        // it is linked with the library of this suite; $AFTER in build
 	build  string        // a script of the shell, run in the source's directory
 	takes  time.Duration // to build and to run in both ways, about
 	least  int           // connections that have to be moved in a run of all units
@@ -25,10 +25,11 @@ type suite struct {
 	// units returns the parts of the suite that are processes of their own. dir is where it was built.
 	units func(dir string) ([]unit, error)
 
-	// parse finds the results in what a unit has printed.
+	// parse finds the results in the output of a unit.
 	parse func(output string) map[string]string
 
-	// differs has tests whose results differ under 'gosmc run', by UNIT and test, each with the reason.
+	// differs has tests with different results under 'gosmc run', by UNIT and test, each with the
+	// reason.
 	differs map[string]string
 }
 
@@ -68,7 +69,7 @@ func find(name string) *suite {
 	return suites[i]
 }
 
-// lacks returns what a suite needs and is not on this machine.
+// lacks returns the needs of a suite that are not on this machine.
 func (s *suite) lacks() (list []string) {
 	for _, need := range append([]string{"cc gcc", "make make", "dpkg-source dpkg-dev"}, s.needs...) {
 		sign, pkg, _ := strings.Cut(need, " ")

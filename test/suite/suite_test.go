@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestParsers has each parser find results in what its runner prints.
+// TestParsers has each parser find results in the output of its runner.
 func TestParsers(t *testing.T) {
 	for _, tt := range []struct {
 		what   string
@@ -71,7 +71,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestAgain has what differs run again by itself, and what passes then count.
+// TestAgain has the tests that differ run again by themselves, and their passing then count.
 func TestAgain(t *testing.T) {
 	s := &suite{differs: map[string]string{"b z": "why"}}
 	bare := &outcome{Results: map[string]string{"a x": "ok", "a y": "ok", "b x": "failed", "b z": "ok"}}
@@ -141,7 +141,7 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestFinish has a command that takes too long killed, with what it has started.
+// TestFinish has a command that takes too long killed, with the processes that it has started.
 func TestFinish(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -181,7 +181,7 @@ func alive(pid int) bool {
 	return err == nil && !strings.HasPrefix(state, "Z")
 }
 
-// TestCountMoved reads what 'gosmc stats --json' has printed.
+// TestCountMoved reads the output of 'gosmc stats --json'.
 func TestCountMoved(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stats.json")
 	text := `{"hosts": [{"counters": {"connections": {"Unix": 3, "TCP": 9}}}, {"counters": {"connections": {"Unix": 4}}}, {"counters": {}}]}`
@@ -193,7 +193,7 @@ func TestCountMoved(t *testing.T) {
 	}
 }
 
-// TestSuites has the table be whole: names to choose by, and reasons for what differs.
+// TestSuites has the table be whole: names to choose by, and reasons for tests that differ.
 func TestSuites(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, s := range suites {

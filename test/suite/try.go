@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// againCount is how often a test whose results differ is run again: many depend on time, on a busy
-// machine, bare as well.
+// againCount is how often a test with different results is run again: many depend on time, on a
+// busy machine, bare as well.
 const againCount = 3
 
-// A verdict is what has become of a suite.
+// A verdict is the result of a suite.
 type verdict struct {
 	suite    *suite
 	whole    bool     // all units were run
@@ -111,7 +111,7 @@ func (s *suite) try(ctx context.Context, c *cache, opt options, dir string) *ver
 	return v
 }
 
-// differing returns the tests whose results differ otherwise than the table says.
+// differing returns the tests with results that differ otherwise than the table says.
 func (s *suite) differing(bare, moved *outcome) (tests []string) {
 	for _, test := range slices.Sorted(maps.Keys(merged(bare.Results, moved.Results))) {
 		if bare.Results[test] != moved.Results[test] && s.differs[test] == "" {
@@ -154,7 +154,7 @@ func (s *suite) again(units []unit, tests []string) (commands []unitCommand) {
 	return commands
 }
 
-// merge takes over what has passed when it was run again.
+// merge takes over the tests that have passed when they were run again.
 func (o *outcome) merge(again *outcome) {
 	for test, result := range again.Results {
 		if o.Results != nil && o.Results[test] != "ok" {
@@ -171,7 +171,7 @@ func merged(a, b map[string]string) map[string]string {
 	return m
 }
 
-// compare judges what came out.
+// compare judges the outcomes.
 func (v *verdict) compare(bare, moved *outcome) {
 	for way, o := range map[string]*outcome{"bare": bare, "run": moved} {
 		for _, err := range o.Errors {

@@ -22,17 +22,17 @@ import (
 const (
 	silenceTime = 4 * time.Minute
 	unitTime    = 40 * time.Minute
-	lookTime    = 200 * time.Millisecond // between two looks at what it has printed
+	lookTime    = 200 * time.Millisecond // between two looks at its output
 	graceTime   = 20 * time.Second       // to say so
 )
 
-// A task is what a process is told that runs units of a suite in one way.
+// A task is the order to a process that runs units of a suite in one way.
 type task struct {
 	Suite   string        `json:"suite"`
 	Moved   bool          `json:"moved"` // under gosmc run
 	Shake   int64         `json:"shake"` // the number of the debug switch; 0: off
 	Tree    string        `json:"tree"`  // where the suite was built
-	Logs    string        `json:"logs"`  // the directory of what units print
+	Logs    string        `json:"logs"`  // the directory for the output of units
 	Temp    string        `json:"temp"`  // of this task
 	Gosmc   string        `json:"gosmc"`
 	Silence time.Duration `json:"silence"` // after which a unit hangs
@@ -46,7 +46,7 @@ type unitCommand struct {
 	Command string `json:"command"`
 }
 
-// An outcome is what came of a task.
+// An outcome is the result of a task.
 type outcome struct {
 	Results map[string]string `json:"results"` // by UNIT and test
 	Moved   int               `json:"moved"`   // connections
@@ -201,7 +201,7 @@ func (t *task) unit(s *suite, u unitCommand, o *outcome) {
 			running = false
 		}
 	}
-	t.kill(cmd.Process.Pid) // what it has left
+	t.kill(cmd.Process.Pid) // processes it has left
 	text, err := os.ReadFile(log.Name())
 	if err != nil {
 		fail(err)
