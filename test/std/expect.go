@@ -9,7 +9,8 @@ import (
 type difference struct {
 	why string
 
-	// complaint is a pattern for what the test may say. One that says anything else is not expected.
+	// complaint is a pattern for the expected messages of the test. A test with any other message
+	// is not expected.
 	complaint string
 
 	sometimes bool // it does not show in every run
@@ -66,7 +67,7 @@ var noSendfile = difference{
 	complaint: `^internal/poll.SendFile was not called, want it to be$`,
 }
 
-// complaints finds what a test has said with Error, Fatal or Log.
+// complaints finds the messages of a test by Error, Fatal or Log.
 var complaints = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: (.*)$`)
 
 // expectedAs returns the entry of the list that stands for the way in which a test has failed;

@@ -1,11 +1,11 @@
-// Command std runs the tests of package net, of the packages of the standard library above it, and of some
-// well-known ones beyond, over SMC-D: with the overlay of 'gosmc go', in which package net makes
-// its TCP connections with package smc. What such a test finds is a difference between the two that a
-// program would find.
+// Command std runs the tests of package net, of the packages of the standard library above it, and
+// of some well-known ones beyond, over SMC-D: with the overlay of 'gosmc go', in which package net
+// makes its TCP connections with package smc. A test that fails finds a difference between the two
+// that a program would find.
 //
-// Each package's tests run twice, over plain TCP and over SMC-D. It exits with 0 if what fails over SMC-D,
-// and not over TCP, is just what expect.go lists with reasons, with 1 if not, and with 2 if the
-// tests could not be run.
+// Each package's tests run twice, over plain TCP and over SMC-D. It exits with 0 if the tests that
+// fail over SMC-D, and not over TCP, are exactly the ones that expect.go lists with reasons, with 1
+// if not, and with 2 if the tests could not be run.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// totalTimeout is for everything; it is several times of what was seen on two cores.
+// totalTimeout is for everything; it is several times the time seen on two cores.
 const totalTimeout = 30 * time.Minute
 
 type options struct {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Bounds. What was seen is a fraction of each.
+// Bounds. The values seen are a fraction of each.
 const (
 	// suiteTimeout is for one process that runs a package's tests, as go test -timeout.
 	suiteTimeout = 4 * time.Minute
@@ -29,11 +29,11 @@ const (
 	// againTimeout is for a test that is run again by itself.
 	againTimeout = 60 * time.Second
 
-	// drainTime is for what a process has printed when it ended.
+	// drainTime is for the output that a process has printed when it ended.
 	drainTime = 5 * time.Second
 
-	// maxProcesses is how many processes are tried for the tests of one package: each may end in the
-	// middle, of a panic, and the next one runs what is left.
+	// maxProcesses is how many processes are tried for the tests of one package: each may end in
+	// the middle, of a panic, and the next one runs the remaining tests.
 	maxProcesses = 6
 )
 
@@ -47,13 +47,13 @@ type program struct {
 	env  []string
 }
 
-// An outcome is what running a package's tests gave. Names are as go test prints them, of subtests
-// with a slash.
+// An outcome is the result of running a package's tests. Names are as go test prints them, of
+// subtests with a slash.
 type outcome struct {
 	passed, failed, skipped map[string]bool
-	hung                    map[string]bool   // those of the failed that did not end
+	hung                    map[string]bool   // the failed ones that did not end
 	output                  map[string]string // of each test
-	dialled                 map[string]int    // connections, by what they became and why, as "SMC-D " or "TCP NO_LISTENER"
+	dialled                 map[string]int    // connections, by mode and reason, as "SMC-D " or "TCP NO_LISTENER"
 	over                    bool              // every test had its turn
 }
 
@@ -75,7 +75,7 @@ func (o *outcome) finished() map[string]bool {
 	return names
 }
 
-// add adds what another process gave.
+// add adds the outcome of another process.
 func (o *outcome) add(p outcome) {
 	maps.Copy(o.passed, p.passed)
 	maps.Copy(o.failed, p.failed)
@@ -157,7 +157,7 @@ func (r *runner) process(ctx context.Context, p program, s suite, ch choice) (ou
 	return o, nil
 }
 
-// follow starts a test process and tells t what it prints, until it ends or is ended. It returns
+// follow starts a test process and passes its output to t, until it ends or is ended. It returns
 // its exit status.
 func (r *runner) follow(ctx context.Context, cmd *exec.Cmd, t *tally) (exit int, err error) {
 	out, in, err := os.Pipe()
@@ -202,7 +202,7 @@ func (r *runner) follow(ctx context.Context, cmd *exec.Cmd, t *tally) (exit int,
 			quiet.Reset(quietTimeout)
 		case wait = <-ended:
 			ended = nil
-			time.AfterFunc(drainTime, func() { group(syscall.SIGKILL) }) // who has inherited the pipe
+			time.AfterFunc(drainTime, func() { group(syscall.SIGKILL) }) // heirs of the pipe
 		case <-quiet.C:
 			t.hang()
 			if syscall.Kill(cmd.Process.Pid, syscall.SIGQUIT) != nil { // which prints where everybody is
@@ -275,7 +275,7 @@ func (t *tally) line(b []byte) {
 	}
 }
 
-// hang says that what is running will not end.
+// hang says that the running tests will not end.
 func (t *tally) hang() {
 	for _, name := range t.suspects() {
 		t.o.hung[name] = true

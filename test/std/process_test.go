@@ -11,7 +11,8 @@ import (
 
 func names(set map[string]bool) string { return strings.Join(slices.Sorted(maps.Keys(set)), " ") }
 
-// Whoever is running when the process ends has failed, but not who waits for its turn or for a subtest.
+// A test that is running when the process ends has failed, but not a test that waits for its turn
+// or for a subtest.
 func TestTally(t *testing.T) {
 	const events = `
 		run A, output A, pass A, run B, run B/1, pause B/1, run B/2, pause B/2, run C, skip C,
@@ -111,7 +112,7 @@ func TestE(t *testing.T) {}
 	}
 }
 
-// What is expected is not expected of a test that complains of something else, too.
+// An expected failure is not expected of a test that complains of something else, too.
 func TestExpected(t *testing.T) {
 	const usual = "=== RUN\n    sendfile_test.go:140: internal/poll.SendFile was not called, want it to be\n"
 	const pipe = "    splice_linux_test.go:281: expected poll.Splice to be called\n"

@@ -20,7 +20,7 @@ import (
 // depends on time or on luck, as several of these do on a busy machine, over TCP too.
 const retries = 3
 
-// overSMCD is what the hook writes of a connection that moved to shared memory.
+// overSMCD is the hook's text for a connection that moved to shared memory.
 const overSMCD = "SMC-D "
 
 // A runner runs suites with an overlay.
@@ -29,7 +29,7 @@ type runner struct {
 	goroot    string
 	overlay   string // its file
 	work      string
-	converter string // makes events of what tests print
+	converter string // makes events of the output of tests
 }
 
 //go:embed overlay/count.go.txt
@@ -59,7 +59,7 @@ func newRunner(ctx context.Context, opt options, work string) (*runner, error) {
 	return &runner{opt: opt, goroot: t.GOROOT, overlay: file, work: work}, nil
 }
 
-// A report is what is to be said about a package's tests.
+// A report is the verdict on a package's tests, and the notes to print.
 type report struct {
 	good  bool
 	notes []string
@@ -74,7 +74,8 @@ func (r *report) bad(what, format string, args ...any) {
 	r.note(what, format, args...)
 }
 
-// suite runs a package's tests both ways and prints what differs. It reports whether that was expected.
+// suite runs a package's tests both ways and prints the differences. It reports whether they were
+// expected.
 func (r *runner) suite(ctx context.Context, s suite) (good bool, err error) {
 	began := time.Now()
 	p, err := r.compile(ctx, s)
@@ -94,7 +95,7 @@ func (r *runner) suite(ctx context.Context, s suite) (good bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	listed := make(map[string]bool) // those of the list that were seen
+	listed := make(map[string]bool) // entries of the list that were seen
 	for _, name := range differs {
 		if entry := expectedAs(s.pkg, name, over.output[name]); entry != "" {
 			if !listed[entry] { // once, for all of its subtests
@@ -137,7 +138,7 @@ func (r *runner) suite(ctx context.Context, s suite) (good bool, err error) {
 // differences returns the tests that fail over SMC-D and not over TCP, sorted.
 func (r *runner) differences(ctx context.Context, p program, s suite, plain, over outcome, rep *report) (names []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(over.failed)) {
-		if hasChild(name, over.failed) { // which says what is wrong
+		if hasChild(name, over.failed) { // the child reports the error
 			continue
 		}
 		if plain.failed[name] {
@@ -165,8 +166,8 @@ func (r *runner) differences(ctx context.Context, p program, s suite, plain, ove
 	return names, nil
 }
 
-// wholeness finds what makes a result worth nothing: tests that did not run, connections that stayed TCP, a
-// list that is not true any more.
+// wholeness finds the reasons that make a result worth nothing: tests that did not run, connections
+// that stayed TCP, a list that is not true any more.
 func (r *runner) wholeness(s suite, plain, over outcome, listed map[string]bool, rep *report) {
 	if !over.over {
 		rep.bad("UNFINISHED", "the tests end early again and again")
@@ -189,9 +190,9 @@ func (r *runner) wholeness(s suite, plain, over outcome, listed map[string]bool,
 	}
 }
 
-// again runs one test up to times times by itself, until it passes, and reports whether it did.
-// What is wrong after the tests is not the test's: coder/websocket's TestMain finds goroutines that
-// others would have awaited.
+// again runs one test up to times times by itself, until it passes, and reports whether it did. An
+// error after the tests is not the test's: coder/websocket's TestMain finds goroutines that others
+// would have awaited.
 func (r *runner) again(ctx context.Context, p program, s suite, name string, plain bool, times int) (bool, error) {
 	if strings.HasPrefix(name, "(") {
 		return false, nil
@@ -284,7 +285,7 @@ func (r *runner) prepare(ctx context.Context, s suite) (string, error) {
 	return copied, err
 }
 
-// goCommand runs the go command and returns what it prints on standard output.
+// goCommand runs the go command and returns its standard output.
 func (r *runner) goCommand(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
@@ -293,7 +294,7 @@ func (r *runner) goCommand(ctx context.Context, dir string, args ...string) (str
 	return output(cmd)
 }
 
-// environment is that of commands and tests in a directory.
+// environment is the environment of commands and tests in a directory.
 func (r *runner) environment(dir string) []string {
 	flags := "-overlay=" + r.overlay
 	if !strings.HasPrefix(dir, r.goroot) {
@@ -302,7 +303,7 @@ func (r *runner) environment(dir string) []string {
 	return append(os.Environ(), "GOFLAGS="+flags, "GOTOOLCHAIN=local", "GOWORK=off")
 }
 
-// run runs a program of this machine and returns what it printed on standard output.
+// run runs a program of this machine and returns its standard output.
 func run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

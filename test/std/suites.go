@@ -7,13 +7,13 @@ type suite struct {
 	module  string   // its path, where that is not the package's
 	args    []string // of the test program
 	skip    []string // patterns of tests that are not run, each with a reason beside it
-	least   int      // connections that have to move to shared memory; half of what was seen
+	least   int      // connections that have to move to shared memory; half of the number seen
 }
 
 // suites are those that are run. The versions are fixed, so that the lists of expected differences stay true.
 var suites = []suite{
-	// Without short, names are looked up on the Internet. What is skipped cannot have the socket of
-	// a connection for a process of its own, and waits for that process until the end of time.
+	// Without short, names are looked up on the Internet. The skipped tests cannot have the socket
+	// of a connection for a process of their own, and wait for that process for ever.
 	{pkg: "net", args: []string{"-test.short"}, skip: []string{"^TestSplice$/^unix-to-tcp$/^(multipleWrite|big)$"}, least: 200},
 	{pkg: "net/http", args: []string{"-test.short"}, least: 500},
 	{pkg: "net/http/httptest", least: 10},
