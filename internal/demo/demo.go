@@ -1,6 +1,6 @@
-// Package demo is what gosmc demo does: it moves a file and HTTP requests between two processes,
-// over SMC-D, or between two hosts over SMC-R, and over TCP, and checks every byte. What is printed
-// of a [Report] is the command's concern.
+// Package demo does the work of gosmc demo: it moves a file and HTTP requests between two
+// processes, over SMC-D, or between two hosts over SMC-R, and over TCP, and checks every byte. The
+// command decides which parts of a [Report] it prints.
 package demo
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/gosmc/smc/internal/measure"
 )
 
-// What a demo is unless [Options] say otherwise, and what it always is.
+// The defaults of [Options], and a fixed value.
 const (
 	Size     = 1 << 30         // of the file, in bytes
 	HTTPTime = 3 * time.Second // of the HTTP requests over each transport
@@ -42,15 +42,15 @@ const (
 	roleClient    = "client"
 )
 
-// A Report is what demo --json prints.
+// A Report is the output of demo --json.
 type Report struct {
-	Schema    int             `json:"schema"` // the version of what the command prints; Run leaves it zero
+	Schema    int             `json:"schema"` // the version of the command's output; Run leaves it zero
 	Time      time.Time       `json:"time"`
 	Machine   measure.Machine `json:"machine"`
 	Size      int64           `json:"size"`              // of the file, in bytes
 	SHA256    string          `json:"sha256"`            // of the file, as it was made
 	Runs      []Outcome       `json:"runs"`              // SMC-D or SMC-R first, then TCP
-	Network   string          `json:"network,omitempty"` // what is between the hosts, in words; empty: one host
+	Network   string          `json:"network,omitempty"` // between the hosts, in words; empty: one host
 	FileRatio float64         `json:"file_ratio"`
 	HTTPRatio float64         `json:"http_ratio"` // of requests per second, SMC to TCP
 	OK        bool            `json:"ok"`         // SMC was used and every byte was right
@@ -59,8 +59,8 @@ type Report struct {
 
 // An Outcome is the file and the HTTP requests over one transport.
 type Outcome struct {
-	Transport  string             `json:"transport"` // what was asked for: "smc-d", "smc-r" or "tcp"
-	Mode       string             `json:"mode"`      // what it was: "SMC-D", "SMC-R" or "TCP"
+	Transport  string             `json:"transport"` // the requested one: "smc-d", "smc-r" or "tcp"
+	Mode       string             `json:"mode"`      // the actual one: "SMC-D", "SMC-R" or "TCP"
 	Version    string             `json:"version"`
 	EID        string             `json:"eid"`
 	Peer       string             `json:"peer"` // address
@@ -80,34 +80,34 @@ type File struct {
 	Seconds    float64 `json:"seconds"` // from the first write to the receiver's word that all has come
 	Rate       float64 `json:"bytes_per_second"`
 	CPUSeconds float64 `json:"cpu_seconds"` // of both processes
-	SHA256     string  `json:"sha256"`      // of what the receiver has, computed afterwards
+	SHA256     string  `json:"sha256"`      // of the receiver's bytes, computed afterwards
 	Right      bool    `json:"right"`
 }
 
 // HTTP is how the requests fared.
 type HTTP struct {
 	Requests int64   `json:"requests"`
-	Wrong    int64   `json:"wrong"` // answers that were not what was asked for
+	Wrong    int64   `json:"wrong"` // answers with other content than the request asked for
 	Seconds  float64 `json:"seconds"`
 	Rate     float64 `json:"requests_per_second"`
 	P50      float64 `json:"p50_us"`
 	P99      float64 `json:"p99_us"`
 }
 
-// Options say what a demo does.
+// Options are the settings of a demo.
 type Options struct {
 	Size     int64                            // of the file, in bytes
 	HTTPTime time.Duration                    // for each transport
 	Hosts    bool                             // two hosts with SMC-R, for which the caller has to be root; else one with SMC-D
-	Show     func(format string, args ...any) // told now and then what is going on; nil: nobody
+	Show     func(format string, args ...any) // gets the progress now and then; nil: nobody does
 }
 
 // Memory is how many bytes of memory a demo needs for a file of that size.
 func Memory(size int64) int64 { return 2*size + headroom }
 
 // Run makes the file, moves it over SMC and over TCP, asks for pages over both, and judges. The
-// error is for what could not be done at all, such as ErrNotRoot; [Report.OK] says whether it went
-// well.
+// error is for steps that could not be done at all, such as ErrNotRoot; [Report.OK] says whether it
+// went well.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Show == nil {
 		o.Show = func(string, ...any) {}

@@ -20,7 +20,7 @@ import (
 // ErrNotRoot says that the caller may not make network namespaces.
 var ErrNotRoot = errors.New("two hosts are network namespaces, which only root can make: run as root, or without --hosts")
 
-// vethMTU is that of Ethernet.
+// vethMTU is the MTU of Ethernet.
 const vethMTU = 1500
 
 // Addresses of the two hosts. Nobody else is in their namespaces.

@@ -29,8 +29,8 @@ import (
 // WorkerVerb is the hidden verb of the command that runs a process of the demo, see [Work].
 const WorkerVerb = "demo-worker"
 
-// spec is what a demo process hears: first who it is; then, for the client, an empty
-// one when it may begin with HTTP; at last the end of its input.
+// spec is a message to a demo process: first its role; then, for the client, an empty one when it
+// may begin with HTTP; at last the end of its input.
 type spec struct {
 	Role        string  `json:"role,omitempty"`
 	Transport   string  `json:"transport,omitempty"`
@@ -41,8 +41,8 @@ type spec struct {
 	HTTPSeconds float64 `json:"http_seconds,omitempty"`
 }
 
-// message is what it says: the server its addresses and then what it received, the
-// client what it sent and then what it asked; Problem at any time.
+// message is a message from a demo process: from the server its addresses and then the received
+// data, from the client the sent data and then its requests; Problem at any time.
 type message struct {
 	FileAddr string  `json:"file_addr,omitempty"`
 	HTTPAddr string  `json:"http_addr,omitempty"`
@@ -50,10 +50,10 @@ type message struct {
 	Problem  string  `json:"problem,omitempty"`
 }
 
-// chunk is what is given to one Write or Read, as a program that copies files would.
+// chunk is the size of one Write or Read, as a program that copies files would.
 const chunk = 1 << 20
 
-// Work is what the hidden verb [WorkerVerb] does: one of the two processes. in and out are its
+// Work does the work of the hidden verb [WorkerVerb]: one of the two processes. in and out are its
 // standard input and output.
 func Work(in io.Reader, out io.Writer) error {
 	parent := child.NewParent(in, out)
@@ -88,7 +88,7 @@ type worker struct {
 	close  func()
 }
 
-// newWorker uses what an application would use: package net, or package smc in its place.
+// newWorker uses the package that an application would use: net, or smc in its place.
 func newWorker(task spec, parent *child.Parent) (*worker, error) {
 	anyPort := net.JoinHostPort(cmp.Or(task.Listen, "127.0.0.1"), "0")
 	w := &worker{spec: task, parent: parent, close: func() {}}
@@ -156,7 +156,7 @@ func (w *worker) serve() error {
 	return nil
 }
 
-// receiveFile takes one connection and reads it into memory; then it hashes what is there.
+// receiveFile takes one connection and reads it into memory; then it hashes the bytes there.
 func receiveFile(l net.Listener, memory []byte) (File, error) {
 	c, err := l.Accept()
 	if err != nil {
