@@ -1,5 +1,5 @@
-// Package config reads and changes the configuration file of a machine: what an operator says for
-// all programs, and what a program, or its environment, may say otherwise.
+// Package config reads and changes the configuration file of a machine: the settings of an operator
+// for all programs, which a program, or its environment, may override.
 //
 // The file is text. A line has a word and its value, "#" begins a comment, and words that may come
 // several times make a list:
@@ -11,9 +11,9 @@
 //	smcr-v1 on                 # offer and accept version 1 of SMC-R, over RoCEv2: on, off
 //	pnet    NET1 eth1          # PNETID of an interface
 //
-// What may leave TCP at all, for the library and for programs of 'gosmc run' alike. Ports and
-// addresses are those of the server, on both sides of a connection; "!" makes an exception, and
-// where a list has other entries than exceptions what is not in it is refused:
+// The connections that may leave TCP at all, for the library and for programs of 'gosmc run' alike.
+// Ports and addresses are the server's, on both sides of a connection. "!" makes an exception. If a
+// list has other entries than exceptions, a value that is not in it is refused:
 //
 //	smc             on          # off: every connection is TCP
 //	program         !sshd       # of the name that a program was started as
@@ -27,8 +27,8 @@
 //
 // For on and off stand also yes, true and 1, and no, false and 0.
 //
-// A variable of the environment takes the place of all lines with its word; what a program sets in
-// smc.Config that of both.
+// A variable of the environment takes the place of all lines with its word; a field that a program
+// sets in smc.Config takes the place of both.
 package config
 
 import (
@@ -71,9 +71,9 @@ const (
 	ShortAfter     = "short-after"
 )
 
-// Variables are the variables of the environment, by the word whose place they take. Entries of
-// lists are separated by commas or spaces; with one that is wrong the list is empty, or "none" if
-// it is of the policy. That of [SMC] is [EnvDisabled], which says the opposite.
+// Variables are the variables of the environment, by the word that they replace. Entries of lists
+// are separated by commas or spaces; with one that is wrong the list is empty, or "none" if it is
+// of the policy. The variable of [SMC] is [EnvDisabled], which says the opposite.
 var Variables = map[string]string{
 	UEID: "GOSMC_UEIDS", SEID: "GOSMC_SEID", Peer: "GOSMC_SMCR_PEERS", Device: "GOSMC_SMCR_DEVICES", SMCRv1: "GOSMC_SMCR_V1",
 	Program: "GOSMC_PROGRAMS", ListenPort: "GOSMC_LISTEN_PORTS", ListenAddress: "GOSMC_LISTEN_ADDRESSES",
@@ -88,7 +88,7 @@ const (
 	maxProgram = 64 // bytes of the name of a program
 )
 
-// Settings are what file and environment say. The zero value is that they say nothing.
+// Settings are the values of file and environment. The zero value means that neither sets anything.
 type Settings struct {
 	UEIDs   []string
 	NoSEID  bool
@@ -167,7 +167,7 @@ func Load() (Settings, error) {
 	return s, errors.Join(errs...)
 }
 
-// Check says what is wrong with the value of a word.
+// Check returns an error if the value of a word is invalid.
 func Check(word, value string) error {
 	switch word {
 	case UEID:
@@ -177,7 +177,7 @@ func Check(word, value string) error {
 		if _, err := ParseSwitch(value); err != nil { // rule: TestLoadErrors
 			return fmt.Errorf("%s %w", word, err)
 		}
-	case Peer, Device: // the host knows what they may be
+	case Peer, Device: // the host checks them
 		if value == "" || strings.ContainsAny(value, " ,") {
 			return fmt.Errorf("%s %q: want one address or prefix", word, value)
 		}
@@ -215,7 +215,7 @@ func Check(word, value string) error {
 	return nil
 }
 
-// A File is what is in a configuration file, comments included.
+// A File is the content of a configuration file, comments included.
 type File struct {
 	path  string
 	lines []line
@@ -294,7 +294,7 @@ func (f *File) Add(word, value string) (added bool, err error) {
 	return true, nil
 }
 
-// Delete removes the lines of a word whose value is chosen, and returns how many these were.
+// Delete removes the lines of a word with a chosen value, and returns how many these were.
 func (f *File) Delete(word string, chosen func(value string) bool) (count int) {
 	f.lines = slices.DeleteFunc(f.lines, func(l line) bool {
 		if l.word != word || !chosen(l.value) {
@@ -306,7 +306,7 @@ func (f *File) Delete(word string, chosen func(value string) bool) (count int) {
 	return count
 }
 
-// Write writes the file anew, at once: whoever reads it sees the old or the new one.
+// Write writes the file anew, at once: a reader sees the old or the new one.
 func (f *File) Write() error {
 	temp, err := os.CreateTemp(filepath.Dir(f.path), ".gosmc.conf-")
 	if err != nil {

@@ -44,7 +44,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// What is not understood is told, and the rest counts.
+// Entries that are not understood are reported, and the rest counts.
 func TestLoadErrors(t *testing.T) {
 	path := write(t, "ueid lower\nueid GOOD\nfoo bar\nseid maybe\npnet NET1\npeer\n")
 	t.Setenv("GOSMC_SMCR_V1", "perhaps")
@@ -97,7 +97,7 @@ func TestSwitches(t *testing.T) {
 	}
 }
 
-// Changes keep what else is in the file.
+// Changes keep the rest of the file.
 func TestChange(t *testing.T) {
 	path := write(t, "# ours\nueid A # mine\nueid B\n")
 	f, err := Read(path)

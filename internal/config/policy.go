@@ -16,8 +16,8 @@ import (
 // A Filter says for which servers connections may leave TCP, on one side of them. Both lists have
 // to allow a server; an empty one allows all.
 //
-// Entries that begin with an exclamation mark are exceptions: what they match is refused. If there
-// are others, what none of these matches is refused, too.
+// Entries that begin with an exclamation mark are exceptions: a value that they match is refused.
+// If there are other entries, a value that none of these matches is refused, too.
 type Filter struct {
 	Ports     []string // "5432", "8000-8999", "!22", "any", "none"
 	Addresses []string // "127.0.0.1", "192.0.2.0/24", "!::1", "any", "none"
@@ -29,7 +29,7 @@ const (
 	matchNone = "none"
 )
 
-// A Policy is what may leave TCP, ready to be asked. The zero value, and nil, allow everything.
+// A Policy decides which connections may leave TCP. The zero value, and nil, allow everything.
 // Several goroutines may use it.
 type Policy struct {
 	Listen, Connect Rules
@@ -90,8 +90,8 @@ func refusedProgram(list []string, name string) string {
 	return fmt.Sprintf("program %s is not among %s %s", name, Program, strings.Join(list, " "))
 }
 
-// ProgramName is the name by which a program is meant, of what it was started as: without
-// directories, and without the hyphen of a login shell.
+// ProgramName is the name by which the configuration refers to a program, from the name that it was
+// started as: without directories, and without the hyphen of a login shell.
 func ProgramName(argv0 string) string { return strings.TrimPrefix(filepath.Base(argv0), "-") }
 
 func newRules(f Filter, portWord, addrWord string) (Rules, error) {
@@ -168,8 +168,8 @@ func (r *Rules) AnyAddress(port uint16) bool {
 	return len(r.addresses) == 0 && r.refusesPort(port) == ""
 }
 
-// RefusesListener says why no connection to a listener may leave TCP, "" if one may. What a
-// listener for all addresses gets is to be asked for by each connection.
+// RefusesListener says why no connection to a listener may leave TCP, "" if one may. For a listener
+// for all addresses, ask again with each connection.
 func (r *Rules) RefusesListener(local netip.AddrPort) (why string) {
 	if local.Addr().IsUnspecified() { // rule: TestRefusesListener
 		return r.refusesPort(local.Port())
@@ -222,7 +222,8 @@ func texts[T any](list []T, text func(T) string) string {
 	return strings.Join(words, " ")
 }
 
-// CheckProgram says what is wrong with a name of a program: what it was started as, without directories.
+// CheckProgram returns an error if a name of a program is invalid: the name that it was started as,
+// without directories.
 func CheckProgram(item string) error {
 	name := strings.TrimPrefix(item, "!")
 	if name == "" || len(name) > maxProgram || strings.ContainsAny(name, " ,/") {
@@ -274,8 +275,8 @@ func ParseSwitch(value string) (on bool, err error) {
 }
 
 // ParseDisabled reports what a value of [EnvDisabled] stands for, and whether it is one of those
-// that [ParseSwitch] knows. Any other value counts as yes: a user who sets the variable most likely
-// wants what its name says.
+// that [ParseSwitch] knows. Any other value counts as yes: a user that sets the variable most
+// likely wants the effect that its name says.
 func ParseDisabled(value string) (yes, known bool) {
 	if value == "" {
 		return false, true
@@ -284,8 +285,8 @@ func ParseDisabled(value string) (yes, known bool) {
 	return yes || err != nil, err == nil
 }
 
-// Source says who has the last word on a word of the file: the environment variable that stands in
-// its place, or the file, or nobody, which is "".
+// Source names the source of the value of a word of the file: the environment variable that stands
+// in its place, or the file, or nobody, which is "".
 func Source(word string) string {
 	if word == SMC {
 		if os.Getenv(EnvDisabled) != "" {
@@ -302,11 +303,11 @@ func Source(word string) string {
 	return Path()
 }
 
-// policyWords are those of a [Policy]. Where one of them is not understood everything is refused:
-// TCP is what cannot be wrong.
+// policyWords are the words of a [Policy]. If one of them is not understood, everything is refused:
+// TCP cannot be wrong.
 var policyWords = []string{Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress}
 
-// settlePolicy takes over what the values say about policy.
+// settlePolicy takes over the values of the policy words.
 func (s *Settings) settlePolicy(values map[string][]string) {
 	s.Programs = values[Program]
 	s.Listen = Filter{values[ListenPort], values[ListenAddress]}
@@ -329,9 +330,9 @@ func (s *Settings) settlePolicy(values map[string][]string) {
 	}
 }
 
-// Environ returns the settings of s that concern policy as variables: with them a program, and what
-// it starts, does not look at the file for these. Lists that say nothing are "any", but for those
-// of which nothing was said at all.
+// Environ returns the settings of s that concern policy as variables. With them a program, and the
+// programs that it starts, do not look at the file for these. A list that says nothing is "any". A
+// list of which nothing was said at all is left out.
 func (s *Settings) Environ() (list []string) {
 	add := func(word string, items []string) {
 		if len(items) > 0 {

@@ -114,7 +114,7 @@ func TestPolicySettings(t *testing.T) {
 	if diff := cmp.Diff(want, s); diff != "" || err != nil {
 		t.Errorf("Load: %v (-want +got):\n%s", err, diff)
 	}
-	// What Environ says stands in the place of the file.
+	// The variables of Environ stand in the place of the file.
 	env := s.Environ()
 	write(t, "smc on\nlisten-port none\nprogram nobody\nmemory 1\n")
 	for _, v := range env {
