@@ -7,8 +7,8 @@ import (
 
 // A Filter says for which servers connections may use SMC. Ports and addresses are the server's,
 // whichever side says it. Both lists have to allow a server; an empty one allows all. Entries with
-// an exclamation mark are exceptions; where there are others, what none of these matches is
-// refused, and stays TCP.
+// an exclamation mark are exceptions. If there are other entries, a server that none of these
+// matches is refused, and its connections stay TCP.
 type Filter struct {
 	Ports     []string // ports and ranges: "5432", "8000-8999", "!22"; "any", "none"
 	Addresses []string // addresses and prefixes: "127.0.0.1", "192.0.2.0/24", "!::1"; "any", "none"
@@ -18,12 +18,12 @@ type Filter struct {
 // later changes have no effect.
 //
 // UEIDs, SMCRPeers, SMCRDevices, MemoryBudget, ShortAfter and lists of Listen and Connect that are
-// empty, and a SMCRv1 that is false, are what the operator says, if anything: the environment
-// variables GOSMC_UEIDS, GOSMC_SMCR_PEERS, GOSMC_SMCR_DEVICES, GOSMC_MEMORY, GOSMC_SHORT_AFTER,
-// GOSMC_LISTEN_PORTS, GOSMC_LISTEN_ADDRESSES, GOSMC_CONNECT_PORTS, GOSMC_CONNECT_ADDRESSES and
-// GOSMC_SMCR_V1, else the file /etc/gosmc.conf, or that which GOSMC_CONFIG names ('gosmc policy
-// --help' describes it). They may also keep programs on TCP altogether, by GOSMC_PROGRAMS and in
-// the file.
+// empty, and a SMCRv1 that is false, take the operator's values, if there are any: from the
+// environment variables GOSMC_UEIDS, GOSMC_SMCR_PEERS, GOSMC_SMCR_DEVICES, GOSMC_MEMORY,
+// GOSMC_SHORT_AFTER, GOSMC_LISTEN_PORTS, GOSMC_LISTEN_ADDRESSES, GOSMC_CONNECT_PORTS,
+// GOSMC_CONNECT_ADDRESSES and GOSMC_SMCR_V1, else from the file /etc/gosmc.conf, or the file that
+// GOSMC_CONFIG names ('gosmc policy --help' describes it). GOSMC_PROGRAMS and the file may also
+// keep programs on TCP altogether.
 type Config struct {
 	// Disabled makes every connection plain TCP. The environment variable
 	// GOSMC_DISABLED=1 (also true, yes, on) does the same for a whole process.
@@ -56,8 +56,8 @@ type Config struct {
 
 	// SMCRDevices are the addresses of this machine, or prefixes of them, over which SMC-R may
 	// send: UDP port 4791. Empty means $GOSMC_SMCR_DEVICES, and without that the address of the TCP
-	// connection, and for further links those of other interfaces on the same LAN: in the same IP
-	// network, or where interfaces have PNETIDs, with the same one.
+	// connection. For further links it means the addresses of other interfaces on the same LAN: in
+	// the same IP network, or where interfaces have PNETIDs, with the same one.
 	SMCRDevices []string
 
 	// SMCRLinks is how many links a link group of SMC-R has at most, 1 to 8, each between
@@ -73,8 +73,8 @@ type Config struct {
 
 	// SMCRKeepAlive is how long nothing may have come over a link of SMC-R before the peer is asked
 	// whether it is there (TEST LINK); without an answer within two seconds the link is lost. 0
-	// means 30 seconds; negative asks only for connections whose keepalive is turned on by the
-	// program, in the time that these give.
+	// means 30 seconds; negative asks only if the program turned on keepalive for a connection, in
+	// the time that the connection gives.
 	SMCRKeepAlive time.Duration
 
 	// SMCRv1 offers and accepts version 1 of SMC-R too, which needs no UEID: between hosts of one
@@ -83,9 +83,9 @@ type Config struct {
 	// for hosts that are known to do the same.
 	SMCRv1 bool
 
-	// Spin is the longest time that a Read or Write looks for the peer before it sleeps. It
-	// adapts below that, and connections whose peer is slow do not spin. 0 means 50
-	// microseconds; negative never spins.
+	// Spin is the longest time that a Read or Write looks for the peer before it sleeps. It adapts
+	// below that, and connections with a slow peer do not spin. 0 means 50 microseconds; negative
+	// never spins.
 	Spin time.Duration
 
 	// ReadBuffer is the size of each connection's receive buffer in bytes, 16 KiB to 8 MiB,
@@ -94,11 +94,10 @@ type Config struct {
 	// 128 KiB and more where a control group has little memory.
 	ReadBuffer int
 
-	// MemoryBudget bounds the receive buffers of all connections together, in bytes, each
-	// counted with its full size, and separately those of peers that are mapped here, and
-	// those of SMC-R, receive and send buffers.
-	// Above it connections use TCP. 0 means twice the machine's memory, or half of what the
-	// process's control group may have, if that is less.
+	// MemoryBudget bounds the receive buffers of all connections together, in bytes, each counted
+	// with its full size. It separately bounds the buffers of peers that are mapped here, and the
+	// buffers of SMC-R, receive and send buffers. Above it connections use TCP. 0 means twice the
+	// machine's memory, or half of the limit of the process's control group, if that is less.
 	MemoryBudget int64
 
 	// AnyUser lets programs of other users share memory with us, if they allow it too and
@@ -108,10 +107,10 @@ type Config struct {
 	// ShortAfter is after how many connections to a server that were too short to gain, one after
 	// another, others stay TCP from their beginning, with the reason SHORT: one in 32 to 256 uses
 	// SMC all the same, and as soon as one of these has gained all do again. Short is a connection
-	// that is closed after fewer than 8 requests with answers and less than 256 KiB. What is known
-	// of a server is shared by all processes of the program. 0 means $GOSMC_SHORT_AFTER, or what
-	// the configuration file says, else 16; negative: none stays TCP for that. Where Require is set
-	// it does not count.
+	// that is closed after fewer than 8 requests with answers and less than 256 KiB. All processes
+	// of the program share the knowledge of a server. 0 means $GOSMC_SHORT_AFTER, or the value in
+	// the configuration file, else 16; negative: none stays TCP for that. Where Require is set it
+	// does not count.
 	ShortAfter int
 
 	// Logger gets events that an operator may want to know of; nil logs nothing.

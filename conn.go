@@ -13,15 +13,15 @@ import (
 // A Conn is a connection over SMC or over plain TCP. It is a [net.Conn] with the methods
 // that [net.TCPConn] has, and may be used by several goroutines at once.
 //
-// Read and Write allocate nothing. With SMC-D, what Write has taken is in the peer's memory, and
-// reaches it even if this process dies, from the first byte on. As on TCP, the peer of a
-// process that ends without closing reads what was written and then [io.EOF], or a reset
-// if that process had left something unread. With SMC-R it is this process that sends: it should
-// not end before Close has returned, which waits for the peer's acknowledgement. The peer of
-// one that did reads what had arrived, and then an error, never io.EOF.
+// Read and Write allocate nothing. With SMC-D, the bytes that Write has taken are in the peer's
+// memory, and reach it even if this process dies, from the first byte on. As on TCP, the peer of a
+// process that ends without closing reads the written bytes and then [io.EOF], or a reset if that
+// process had left something unread. With SMC-R it is this process that sends: it should not end
+// before Close has returned, which waits for the peer's acknowledgement. The peer of a process that
+// ended earlier reads the bytes that had arrived, and then an error, never io.EOF.
 //
-// A Conn that becomes unreachable without Close is closed by the garbage collector, as those of
-// package net are.
+// A Conn that becomes unreachable without Close is closed by the garbage collector, as connections
+// of package net are.
 type Conn struct {
 	c       innerConn // which the host holds: it must not lead back to the Conn
 	cleanup runtime.Cleanup
@@ -55,7 +55,7 @@ func FileConn(f *os.File) (*Conn, error) {
 	return newConn(c), nil
 }
 
-// notTCP is the error for what is not of TCP in package net, or hides that it is.
+// notTCP is the error for a value that is not of TCP in package net, or hides that it is.
 func notTCP(op string, addr net.Addr, what any) error {
 	return &net.OpError{Op: op, Net: addr.Network(), Addr: addr, Err: fmt.Errorf("smc: cannot take over a %T", what)}
 }
@@ -84,8 +84,8 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// WriteBuffers writes all buffers in order; small ones become visible to the peer
-// together. It consumes what it has written, as the WriteTo method of [net.Buffers] does.
+// WriteBuffers writes all buffers in order; small ones become visible to the peer together. It
+// consumes the bytes that it has written, as the WriteTo method of [net.Buffers] does.
 func (c *Conn) WriteBuffers(bufs *net.Buffers) (int64, error) {
 	n, err := c.c.WriteBuffers(bufs)
 	runtime.KeepAlive(c)
@@ -107,11 +107,11 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	return n, err
 }
 
-// Close implements [net.Conn]. What was written still reaches the peer. If bytes have
-// arrived that nobody has read, the connection is reset, as with TCP.
+// Close implements [net.Conn]. Written bytes still reach the peer. If bytes have arrived that
+// nobody has read, the connection is reset, as with TCP.
 func (c *Conn) Close() error {
 	err := c.c.Close()
-	// A cleanup holds what it is for, with its link group, over one more cycle of the garbage
+	// A cleanup holds its connection, with the link group, over one more cycle of the garbage
 	// collector. Where connections come and go that cycle counts all of them as live, and the heap
 	// would grow with every cycle.
 	c.cleanup.Stop() // rule: TestClosedIsCollected
@@ -121,7 +121,7 @@ func (c *Conn) Close() error {
 // CloseRead ends reading. The peer is not told, as with TCP.
 func (c *Conn) CloseRead() error { return c.c.CloseRead() }
 
-// CloseWrite ends writing: the peer reads io.EOF after what was written.
+// CloseWrite ends writing: the peer reads io.EOF after the written bytes.
 func (c *Conn) CloseWrite() error { return c.c.CloseWrite() }
 
 // LocalAddr implements [net.Conn]: the address of the TCP connection.
@@ -148,16 +148,16 @@ func (c *Conn) SetNoDelay(noDelay bool) error { return c.c.SetNoDelay(noDelay) }
 // peer unreachable, the connection ends.
 func (c *Conn) SetKeepAlive(keepalive bool) error { return c.c.SetKeepAlive(keepalive) }
 
-// SetKeepAlivePeriod is that of [net.TCPConn].
+// SetKeepAlivePeriod works as in [net.TCPConn].
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error { return c.c.SetKeepAlivePeriod(d) }
 
-// SetKeepAliveConfig is that of [net.TCPConn].
+// SetKeepAliveConfig works as in [net.TCPConn].
 func (c *Conn) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 	return c.c.SetKeepAliveConfig(config)
 }
 
-// SetLinger with 0 makes Close reset the connection. Other values are remembered: Close
-// never has to wait, because what Write has taken is in the peer's memory.
+// SetLinger with 0 makes Close reset the connection. Other values are remembered: Close never has
+// to wait, because the bytes that Write has taken are in the peer's memory.
 func (c *Conn) SetLinger(sec int) error { return c.c.SetLinger(sec) }
 
 // SetReadBuffer sets the receive buffer of a plain TCP connection. The buffers of an SMC
@@ -167,9 +167,9 @@ func (c *Conn) SetReadBuffer(bytes int) error { return c.c.SetReadBuffer(bytes) 
 // SetWriteBuffer sets the send buffer of a plain TCP connection; see SetReadBuffer.
 func (c *Conn) SetWriteBuffer(bytes int) error { return c.c.SetWriteBuffer(bytes) }
 
-// SyscallConn returns the TCP socket. On SMC no data passes through it: its Write method fails with an error
-// that matches [errors.ErrUnsupported], as Read does in place of waiting, and whoever writes to the
-// descriptor in another way breaks the connection.
+// SyscallConn returns the TCP socket. On SMC no data passes through it: its Write method fails with
+// an error that matches [errors.ErrUnsupported], as Read does in place of waiting. A program that
+// writes to the descriptor in another way breaks the connection.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	raw, err := c.c.SyscallConn()
 	if err == nil && c.c.Mode() != innerModeTCP {
@@ -178,14 +178,14 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	return raw, err
 }
 
-// A heldConn keeps what it belongs to from being collected.
+// A heldConn keeps its owner from being collected.
 type heldConn struct {
 	syscall.RawConn
 	owner any
 }
 
-// File returns a copy of the socket of a plain TCP connection, as that of [net.TCPConn]; the caller
-// closes both. The bytes of an SMC connection pass through no file: the error then matches
+// File returns a copy of the socket of a plain TCP connection, as File of [net.TCPConn] does; the
+// caller closes both. The bytes of an SMC connection pass through no file: the error then matches
 // [errors.ErrUnsupported].
 func (c *Conn) File() (*os.File, error) { return c.c.File() }
 
@@ -198,5 +198,5 @@ type Options struct {
 	WriteBuffer int
 }
 
-// Options returns what the Set methods were told.
+// Options returns the values that the Set methods were given.
 func (c *Conn) Options() Options { return Options(c.c.Options()) }

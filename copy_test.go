@@ -99,8 +99,8 @@ func sameAsPattern(t *testing.T, name string) bool {
 	return len(got) == copySize && smctest.CheckPattern(got, 0) == nil
 }
 
-// TestCopyPart copies a part of a file, from its middle: the file's position is moved by what was
-// copied, and not more.
+// TestCopyPart copies a part of a file, from its middle: the file's position is moved by the number
+// of copied bytes, and not more.
 func TestCopyPart(t *testing.T) {
 	copyPairs(t, func(t *testing.T, c, s *Conn) {
 		const from, size = 4097, 70_001
@@ -290,7 +290,7 @@ func TestCopyErrors(t *testing.T) {
 				return err != nil
 			})
 			want := error(syscall.ECONNRESET)
-			if errors.Is(err, syscall.EPIPE) { // what a second write gets
+			if errors.Is(err, syscall.EPIPE) { // from a second write
 				want = syscall.EPIPE
 			}
 			check("ReadFrom after a reset", "readfrom", err, want)

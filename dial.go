@@ -43,35 +43,35 @@ type Dialer struct {
 	// would be less.
 	Require Requirement
 
-	// Timeout and Deadline bound the TCP connect and the SMC handshake together, as those
-	// of [net.Dialer] bound the connect. Zero means no bound but those of the system and
-	// of the handshake itself, some seconds; a negative Timeout has passed already.
+	// Timeout and Deadline bound the TCP connect and the SMC handshake together, as the fields of
+	// [net.Dialer] bound the connect. Zero means no bound but the bounds of the system and of the
+	// handshake itself, some seconds; a negative Timeout has passed already.
 	Timeout  time.Duration
 	Deadline time.Time
 
 	// LocalAddr is the address to connect from, a [*net.TCPAddr]; nil chooses one.
 	LocalAddr net.Addr
 
-	// FallbackDelay, KeepAlive, KeepAliveConfig and Resolver are those of [net.Dialer].
-	// Keepalive probes go over the TCP connection, which stays idle beside SMC; when they
-	// find the peer unreachable the connection ends. Beside SMC-D, whose peer is on this machine, there
-	// are none unless KeepAlive or KeepAliveConfig ask for them.
+	// FallbackDelay, KeepAlive, KeepAliveConfig and Resolver work as in [net.Dialer]. Keepalive
+	// probes go over the TCP connection, which stays idle beside SMC; when they find the peer
+	// unreachable the connection ends. Beside SMC-D, which has its peer on this machine, there are
+	// none unless KeepAlive or KeepAliveConfig ask for them.
 	FallbackDelay   time.Duration
 	KeepAlive       time.Duration
 	KeepAliveConfig net.KeepAliveConfig
 	Resolver        *net.Resolver
 
-	// ControlContext is called on each socket before it connects, as that of [net.Dialer].
-	// It must not bind the socket.
+	// ControlContext is called on each socket before it connects, as with [net.Dialer]. It must not
+	// bind the socket.
 	ControlContext func(ctx context.Context, network, address string, c syscall.RawConn) error
 
 	// ReadBuffer is the size of the receive buffer in bytes, 16 KiB to 8 MiB; 0 takes the
 	// host's.
 	ReadBuffer int
 
-	// WriteBuffer is kept for symmetry with package net: on SMC the bytes that were written
-	// and not yet read are in the peer's receive buffer, whose size is the peer's choice. It
-	// must be 0, or in the range of ReadBuffer.
+	// WriteBuffer is kept for symmetry with package net: on SMC the bytes that were written and not
+	// yet read are in the peer's receive buffer, and the peer chooses its size. It must be 0, or in
+	// the range of ReadBuffer.
 	WriteBuffer int
 }
 

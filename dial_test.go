@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// An address without a host, or with the unspecified one, is that of this machine.
+// An address without a host, or with the unspecified one, is an address of this machine.
 func TestDialWithoutHost(t *testing.T) {
 	dir := t.TempDir()
 	server := newHost(t, Config{Dir: dir})

@@ -18,7 +18,7 @@ import (
 )
 
 // TestLikeTCP does the same random calls on pairs of connections of package net, of ours over TCP
-// and over SMC-D, and compares what comes back.
+// and over SMC-D, and compares the results.
 func TestLikeTCP(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()
@@ -82,7 +82,7 @@ func netPair(t *testing.T) (a, b *net.TCPConn) {
 	return c.(*net.TCPConn), s.(*net.TCPConn)
 }
 
-// A playedEnd is one end of a pair, and what can be said of it without asking: it says which
+// A playedEnd is one end of a pair, with the state that is known without asking: it says which
 // calls have a result that does not depend on time.
 type playedEnd struct {
 	name     string
@@ -99,7 +99,7 @@ type playedEnd struct {
 // maxUnread is less than any buffer holds, so that no write has to wait.
 const maxUnread = 8 << 10
 
-// play does the calls that a seed stands for, and describes what came of each.
+// play does the calls that a seed stands for, and describes the result of each.
 func play(t *testing.T, seed uint64, pair func() (a, b testConn)) (log []string) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -192,7 +192,7 @@ func play(t *testing.T, seed uint64, pair func() (a, b testConn)) (log []string)
 	return log
 }
 
-// class says of an error what a program can tell.
+// class returns the properties of an error that a program can tell.
 func class(err error) string {
 	var ne net.Error
 	switch {

@@ -12,7 +12,8 @@
 //	...
 //	http.Serve(l, handler)
 //
-// Beside what package net has, a [Conn] has urgent data, as sockets do with MSG_OOB: see [Conn.WriteUrgent].
+// In addition to the features of package net, a [Conn] has urgent data, as sockets do with MSG_OOB:
+// see [Conn.WriteUrgent].
 //
 // The protocol is Shared Memory Communications (RFC 7609 and SMCv2), as Linux AF_SMC, z/OS and AIX
 // speak it. Within a machine it is SMC-D with an Emulated-ISM device. Between machines it is SMC-R

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// Of the goroutines that wait for one peer, one waits for its doorbell and wakes the others. It
-// may stop doing so at any time: because its own bytes came, its deadline passed, or its
-// connection was closed. Then another one has to take over, or the bytes of all others
-// are never noticed. Every byte here is slept for, and those who wait come and go.
+// Of the goroutines that wait for one peer, one waits for its doorbell and wakes the others. It may
+// stop doing so at any time: because its own bytes came, its deadline passed, or its connection was
+// closed. Then another one has to take over, or the bytes of all others are never noticed. Every
+// byte here is slept for, and the waiting goroutines come and go.
 func TestDoorbellHandOver(t *testing.T) {
 	rounds := 3000
 	if testing.Short() {

@@ -44,14 +44,14 @@ func Example() {
 	fmt.Printf("%s over %v\n", answer, c.State().Mode)
 	c.Close()
 
-	// What Dial and Listen share lives as long as the process. Only a test that looks for
+	// The host that Dial and Listen share lives as long as the process. Only a test that looks for
 	// leaks, as this one is, has to end it.
 	l.Close()
 	smc.DefaultHost().Shutdown(context.Background())
 	// Output: hello over SMC-D
 }
 
-// A client calls off what it has sent, before the server has read it.
+// A client calls off the request that it has sent, before the server has read it.
 func ExampleConn_WriteUrgent() {
 	h, err := smc.NewHost(nil)
 	if err != nil {

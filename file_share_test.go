@@ -19,7 +19,8 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// The functions that use the default host do what those of package net do, and leave nothing running.
+// The functions that use the default host do the same as the functions of package net, and leave
+// nothing running.
 func TestDefaultHostFiles(t *testing.T) {
 	smctest.CheckLeaks(t)
 	t.Setenv("GOSMC_DIR", t.TempDir())
@@ -137,8 +138,8 @@ func childShare(p *smctest.Parent) {
 	p.Hear()
 }
 
-// Of two processes with the same listening socket only one accepts. It gets every connection, whatever the other
-// one could do with them, and none is kept waiting.
+// Of two processes with the same listening socket only one accepts. It gets every connection,
+// whether or not the other one could serve them, and none is kept waiting.
 func TestInheritedByTwo(t *testing.T) {
 	smctest.CheckLeaks(t)
 	config := Config{Dir: t.TempDir()}
@@ -197,8 +198,8 @@ func TestInheritedByTwo(t *testing.T) {
 	}
 }
 
-// A listener whose socket others share by now has taken connections before. Closed, it still hands those out, and
-// nothing else.
+// A listener has taken connections before other processes share its socket. Closed, it still hands
+// those out, and nothing else.
 func TestSharedListenerCloses(t *testing.T) {
 	smctest.CheckLeaks(t)
 	config := Config{Dir: t.TempDir()}
@@ -253,7 +254,8 @@ func TestSharedListenerCloses(t *testing.T) {
 		t.Errorf("second Close = %v, want ErrClosed", err)
 	}
 
-	// If nobody calls Accept, what was taken is reset after a while, or when the host closes.
+	// If nobody calls Accept, the taken connections are reset after a while, or when the host
+	// closes.
 	for _, end := range []func(*Listener){func(*Listener) {}, func(*Listener) { server.Close() }} {
 		l, err := listenOn(server)
 		if err != nil {
@@ -357,8 +359,8 @@ func TestRestartLosesNothing(t *testing.T) {
 	servers.Wait()
 }
 
-// A program that hands out its listening socket and accepts nothing itself, as those do that fork their workers,
-// leaves every connection to whoever accepts.
+// A program that hands out its listening socket and accepts nothing itself, as programs do that
+// fork their workers, leaves every connection to the process that accepts.
 func TestSharedListener(t *testing.T) {
 	smctest.CheckLeaks(t)
 	config := Config{Dir: t.TempDir()}

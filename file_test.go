@@ -137,7 +137,7 @@ func boundFile(t *testing.T) *os.File {
 	return f
 }
 
-// What is no TCP listener is refused, and stays what it is.
+// A value that is no TCP listener is refused, and stays as it is.
 func TestNewListenerRefuses(t *testing.T) {
 	smctest.CheckLeaks(t)
 	inner, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
@@ -216,7 +216,8 @@ func TestConnFile(t *testing.T) {
 	}
 }
 
-// The socket of a connection over shared memory can be looked at, and written to only by those who insist.
+// The socket of a connection over shared memory can be looked at, and written to only by programs
+// that insist.
 func TestRawConn(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()

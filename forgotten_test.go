@@ -81,7 +81,7 @@ func TestForgottenListener(t *testing.T) {
 	})
 }
 
-// What somebody waits for is not forgotten, though nobody has it but the call.
+// A connection that a call waits for is not forgotten, though nobody has it but the call.
 func TestWaitedForIsNotForgotten(t *testing.T) {
 	forgettingModes(t, func(t *testing.T, client, server *Host, mode Mode) {
 		c, s := connect(t, client, server, mode)
@@ -184,8 +184,9 @@ func TestForgottenContext(t *testing.T) {
 	})
 }
 
-// A closed connection is gone with the next cycle of the garbage collector. One that stays for a cycle more is counted as
-// live by it: then the heap of a server whose connections come and go grows with every cycle.
+// A closed connection is gone with the next cycle of the garbage collector. One that stays for a
+// cycle more is counted as live by it: then the heap of a server grows with every cycle if its
+// connections come and go.
 func TestClosedIsCollected(t *testing.T) {
 	forgettingModes(t, func(t *testing.T, client, server *Host, mode Mode) {
 		defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no cycle but those below

@@ -53,5 +53,6 @@ func (h *Host) Dir() string { return h.h.Dir() }
 func (h *Host) Shutdown(ctx context.Context) error { return h.h.Shutdown(ctx) }
 
 // Close ends the host at once: listeners are closed, connections are reset. It waits for nothing
-// but, over SMC-R, the arrival of what was written to connections that are closed already.
+// but, over SMC-R, the arrival of the bytes that were written to connections that are closed
+// already.
 func (h *Host) Close() error { return h.h.Close() }

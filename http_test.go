@@ -36,7 +36,7 @@ func (p *endlessPattern) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// patternHash is the hash of what patternReader reads.
+// patternHash is the hash of the bytes that patternReader reads.
 func patternHash(size int64) string {
 	h := sha256.New()
 	io.Copy(h, patternReader(size))
@@ -201,7 +201,7 @@ func testHTTP(t *testing.T, ts *httptest.Server, hc *http.Client, proto string, 
 			t.Errorf("GET /big%s: %d bytes with another hash", query, len(text))
 		}
 	}
-	// A body whose length the client does not know is sent in chunks.
+	// The client sends a body in chunks if it does not know the length.
 	_, text = request(t, hc, "POST", ts.URL+"/hash", io.MultiReader(patternReader(bigBody)))
 	if !strings.HasPrefix(text, want) || proto == "HTTP/1.1" && !strings.HasSuffix(text, "[chunked]") {
 		t.Errorf("POST /hash, chunked = %s, want %s", text, want)

@@ -42,8 +42,8 @@ type idleProgram struct {
 	packets atomic.Int64 // of RoCEv2, received
 }
 
-// childIdle does what the test says, a line for each command and for each answer.
-// Arguments: run directory, address to dial or "", UDP port for SMC-R, and none for SMC-D.
+// childIdle obeys the test, with a line for each command and for each answer. Arguments: run
+// directory, address to dial or "", UDP port for SMC-R, and none for SMC-D.
 func childIdle(p *smctest.Parent) {
 	g := &idleProgram{p: p}
 	cfg := host.Config{Dir: p.Args[0], SweepEvery: idleSweep}
@@ -282,7 +282,8 @@ func (ends idleEnds) dial(t *testing.T, n, total int) {
 	}
 }
 
-// measure returns what the processes hold when garbage was collected.
+// measure returns the memory, descriptors and buffers that the processes hold when garbage was
+// collected.
 func (ends idleEnds) measure(t *testing.T) (m [2]smctest.Memory, descriptors [2]int, buffers [2]int64) {
 	t.Helper()
 	ends.both("collect")
@@ -354,7 +355,8 @@ func raceEnabled() bool {
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// TestIdle holds 10,000 connections between two processes, and measures what they cost when nothing happens on them.
+// TestIdle holds 10,000 connections between two processes, and measures their cost when nothing
+// happens on them.
 func TestIdle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes 10,000 connections")
@@ -485,8 +487,8 @@ func (ends idleEnds) packets(t *testing.T) (n int) {
 	return n
 }
 
-// TestSMCRIdle holds 1,000 connections of SMC-R between two processes, in as few link groups as 255 connections in each
-// allow, and measures what they cost when nothing happens on them.
+// TestSMCRIdle holds 1,000 connections of SMC-R between two processes, in as few link groups as 255
+// connections in each allow, and measures their cost when nothing happens on them.
 func TestSMCRIdle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes 1,000 connections")

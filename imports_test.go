@@ -34,9 +34,9 @@ var mayImport = map[string][]string{
 	"internal/ism":       {"wire", "internal/rundir", "internal/user"}, // not core: a fabric is useful without SMC
 	"internal/udp":       {},                                           // sockets; of no protocol
 	"internal/rdma":      {"wire", "wire/roce", "internal/udp"},
-	"internal/link":      {"wire/...", "internal/rdma", "internal/stream"},                                                                                                                                                                    // not core: what LLC messages say is for their owner
+	"internal/link":      {"wire/...", "internal/rdma", "internal/stream"},                                                                                                                                                                    // not core: the content of LLC messages is for their owner
 	"internal/stream":    {"wire/cdc"},                                                                                                                                                                                                        // not core, not a fabric: it is given memory and functions
-	"internal/control":   {"wire/...", "internal/rundir"},                                                                                                                                                                                     // not host: it shows what a snapshot has
+	"internal/control":   {"wire/...", "internal/rundir"},                                                                                                                                                                                     // not host: it shows a snapshot
 	"internal/dispose":   {},                                                                                                                                                                                                                  // descriptors
 	"internal/late":      {},                                                                                                                                                                                                                  // contexts
 	"internal/user":      {},                                                                                                                                                                                                                  // numbers of users
@@ -55,23 +55,23 @@ var mayImport = map[string][]string{
 	"internal/config":    {"wire", "internal/pnet", "internal/rundir"}, // a file, and the environment
 	"internal/option":    {},                                           // TCP option 254 of a socket, of no protocol above
 	"internal/port":      {"wire"},                                     // a socket on a UDP port that an agent shares
-	"bpf":                {"wire/clc", "internal/option"},              // programs in the kernel; in tests, who asks them
+	"bpf":                {"wire/clc", "internal/option"},              // programs in the kernel; in tests, their clients
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
-	// Not host, not a fabric: it has paths to a peer, and tells an owner what becomes of a handshake.
+	// Not host, not a fabric: it has paths to a peer, and tells an owner the result of a handshake.
 	"internal/handshake": {"wire", "wire/clc", "internal/conn", "internal/control", "internal/core", "internal/late", "internal/transport"},
 	"internal/host":      {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/pnet", "internal/ism", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
 	".":                  {"wire/...", "internal/config", "internal/conn", "internal/host", "internal/plain"},
-	"internal/plain":     {"wire/clc", "internal/pnet"},  // not host: it is what there is on systems other than Linux
-	"internal/frame":     {},                             // what is around an IP packet; of no protocol above it
-	"internal/capture":   {"internal/frame"},             // packets; of no protocol but what it must know to choose them
+	"internal/plain":     {"wire/clc", "internal/pnet"},  // not host: it stands in for it on systems other than Linux
+	"internal/frame":     {},                             // headers around an IP packet; of no protocol above it
+	"internal/capture":   {"internal/frame"},             // packets; of protocols only the parts needed to choose them
 	"internal/dissect":   {"wire/...", "internal/frame"}, // not core, not host: it must read any peer's bytes
-	// Not frame outside tests: it shows what events have, and sees no packets.
+	// Not frame outside tests: it shows events, and sees no packets.
 	"internal/dissect/render":      {"wire/...", "internal/dissect", "internal/frame"},
 	"internal/dissect/dissecttest": {"wire/...", "internal/frame"},
 	"internal/traceview":           {"wire/...", "internal/control", "internal/dissect", "internal/dissect/render"},
-	// What the verbs do, apart from flags and output. Of these only bench knows a fabric, which it measures, and none
-	// the command.
+	// The work of the verbs, apart from flags and output. Of these only bench knows a fabric, which
+	// it measures, and none the command.
 	"internal/measure": {}, // durations, processor time, the machine: of no protocol
 	"internal/child":   {}, // this program a second time
 	"internal/netns":   {}, // network namespaces that a veth pair joins
@@ -83,8 +83,8 @@ var mayImport = map[string][]string{
 	"internal/service": {},                                                                                                                                                                         // files of systemd's units, and systemctl; of no protocol
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run", "internal/service", "preload"},
-	"internal/overlay":           {"."},                                                                                                                        // for its source: what go build is told, of no connection
-	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for what only tests set
+	"internal/overlay":           {"."},                                                                                                                        // for its source: the input of go build, of no connection
+	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for fields that only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},
 	"test/interop/talk":          {},
 	"test/interop/guest/smcpeer": {"test/interop/talk"}, // a program in the virtual machine
@@ -99,7 +99,7 @@ var mayImport = map[string][]string{
 	"internal/smctest":           {"wire/...", "internal/..."},
 }
 
-// mayImportInTests has what packages import in tests besides.
+// mayImportInTests has the packages that tests may import besides.
 var mayImportInTests = map[string][]string{
 	"internal/run":       {"preload"},
 	"internal/handshake": {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
@@ -109,8 +109,8 @@ var mayImportInTests = map[string][]string{
 // testOnly packages are imported by tests and by nothing else.
 var testOnly = []string{"internal/smctest", "internal/dissect/dissecttest"}
 
-// Packages of the standard library that would make a package do what it must not. Packages below
-// those named are meant too, but for the exceptions.
+// Packages of the standard library that would let a package do things that it must not do. Packages
+// below the named ones are meant too, but for the exceptions.
 var (
 	withoutIO = []string{"net", "os", "io/ioutil", "syscall", "sync", "context", "math/rand", "crypto/rand", "runtime"}
 	forbidden = map[string][]string{
@@ -137,7 +137,7 @@ var (
 	}
 )
 
-// checkImport says what is wrong with an import of the package in dir, nil if nothing is.
+// checkImport returns an error if the package in dir must not have an import.
 func checkImport(dir, imported string, test bool) error {
 	allowed, known := mayImport[dir]
 	if !known {
@@ -193,7 +193,7 @@ func covers(pattern, p string) bool {
 	return p == pattern
 }
 
-// eachFile calls visit for every Go file of the module, whatever its build constraints.
+// eachFile calls visit for every Go file of the module, with any build constraints.
 func eachFile(t *testing.T, visit func(name string, f *ast.File)) {
 	t.Helper()
 	files := 0
@@ -251,7 +251,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestCheckImport shows that TestImports would find what it looks for.
+// TestCheckImport shows that TestImports would find the imports that it looks for.
 func TestCheckImport(t *testing.T) {
 	for _, tt := range []struct {
 		dir, imported string
@@ -335,7 +335,7 @@ func TestCheckImport(t *testing.T) {
 	}
 }
 
-// clockFunctions are those of package time that look at the clock or wait.
+// clockFunctions are the functions of package time that look at the clock or wait.
 var clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
 // TestDecisionsAreValues checks that packages of decisions start nothing and look at no clock: the

@@ -147,8 +147,9 @@ func endTraffic(t *testing.T, h *Host, dir string, childHow, wordsPath string) (
 	return c, child
 }
 
-// diedError reports whether an error is what an application gets, as from TCP, when its peer has died: a
-// reset if bytes were on their way to it or unread, else what it would get from one that has closed.
+// diedError reports whether an error is one that an application gets, as from TCP, when its peer
+// has died. That is a reset if bytes were on their way to it or unread, else the error that it
+// would get from a peer that has closed.
 func diedError(err error) bool {
 	var op *net.OpError
 	return err == io.EOF || errors.As(err, &op) && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE))
@@ -267,14 +268,14 @@ func childChurn(p *smctest.Parent) {
 	select {}
 }
 
-// echo sends back what it gets, and closes.
+// echo sends back the bytes that it gets, and closes.
 func echo(c net.Conn) error {
 	defer c.Close()
 	_, err := io.Copy(c, c)
 	return err
 }
 
-// exchange makes a connection, sends some bytes of the pattern, checks what comes back, and closes.
+// exchange makes a connection, sends some bytes of the pattern, checks the echo, and closes.
 func exchange(h *Host, addr string) error {
 	d := Dialer{Host: h, Timeout: slow}
 	c, err := d.Dial("tcp", addr)
@@ -402,13 +403,13 @@ func killRound(t *testing.T, h *Host, dir, addr string, life time.Duration) (dia
 	return dials, failed
 }
 
-// usage is what the test's process has when it is at rest.
+// usage counts the resources of the test's process when it is at rest.
 type usage struct {
 	descriptors, mappings, goroutines int
 	heap                              uint64
 }
 
-// settle waits until the host has no connection and no peer, and returns what is left.
+// settle waits until the host has no connection and no peer, and returns the remaining usage.
 func settle(t *testing.T, h *Host) usage {
 	t.Helper()
 	smctest.Eventually(t, slow, "no connections and no peers", func() bool {
@@ -452,7 +453,8 @@ func childSpawn(p *smctest.Parent) {
 	cmd.Wait()
 }
 
-// childHold says what it has inherited, and stays until the test has nothing more to say.
+// childHold reports the descriptors that it has inherited, and stays until the test has nothing
+// more to say.
 func childHold(p *smctest.Parent) {
 	p.Say("holding %d %s", os.Getpid(), sharedDescriptors(p))
 	p.Hear()

@@ -50,8 +50,8 @@ func TestMemoryBudget(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
 		client, server Config
-		// What each side says of a connection that did not fit. The peer is told what
-		// RFC 7609 has a code for.
+		// The reason that each side gives for a connection that did not fit. The peer is told a
+		// reason that RFC 7609 has a code for.
 		clientReason, serverReason clc.Diagnosis
 	}{
 		{"server", Config{ReadBuffer: buffer}, limited, clc.DiagMemory, clc.DiagBudget},
@@ -62,7 +62,7 @@ func TestMemoryBudget(t *testing.T) {
 			tt.client.Dir = t.TempDir()
 			tt.server.Dir = tt.client.Dir
 			client, server := newHost(t, tt.client), newHost(t, tt.server)
-			for range 2 { // a second time, with what the first has left behind
+			for range 2 { // a second time, with the remains of the first
 				var conns [][2]*Conn
 				for range fit {
 					c, s := connect(t, client, server, ModeSMCD)
@@ -268,7 +268,7 @@ func TestDescriptorsServer(t *testing.T) {
 			}
 			child.Say("starve")
 			child.Hear("limited")
-			var mu sync.Mutex // guards what follows
+			var mu sync.Mutex // guards the variables below
 			var conns []*Conn
 			modes := map[Mode]int{}
 			reasons := map[string]int{}

@@ -17,7 +17,8 @@ type ListenConfig struct {
 	// Require closes connections that are less, before Accept sees them.
 	Require Requirement
 
-	// Control, KeepAlive and KeepAliveConfig are those of [net.ListenConfig]. For keepalive see [Dialer].
+	// Control, KeepAlive and KeepAliveConfig work as in [net.ListenConfig]. For keepalive see
+	// [Dialer].
 	Control         func(network, address string, c syscall.RawConn) error
 	KeepAlive       time.Duration
 	KeepAliveConfig net.KeepAliveConfig
@@ -57,7 +58,8 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*List
 // Other processes may have the same socket, so a connection is only taken for a call of Accept that
 // waits; and clients move to shared memory only while Accept is called, which has to be again and
 // again, as in a loop. They do that only if the socket was made by the user that this process runs
-// as, or this process runs as root: for them, who has made the socket is who listens.
+// as, or this process runs as root. For them, the user that made the socket is the one that
+// listens.
 func (lc *ListenConfig) NewListener(inner net.Listener) (*Listener, error) {
 	tcp, ok := inner.(*net.TCPListener)
 	if !ok {
@@ -90,7 +92,7 @@ func FileListener(f *os.File) (*Listener, error) {
 	return l, nil
 }
 
-// options are those of the host.
+// options returns the options for the host.
 func (lc *ListenConfig) options(network string) (innerListenOptions, error) {
 	if err := checkBuffer(lc.WriteBuffer); err != nil {
 		return innerListenOptions{}, &net.OpError{Op: "listen", Net: network, Err: fmt.Errorf("WriteBuffer: %w", err)}
@@ -106,9 +108,9 @@ func (lc *ListenConfig) options(network string) (innerListenOptions, error) {
 	}, nil
 }
 
-// A Listener is a [net.Listener] whose connections are SMC where the client can. It takes
-// connections from the system at once, also while nobody calls Accept, so that clients do
-// not wait for their handshake; unless its socket is shared, see File and [ListenConfig.NewListener].
+// A Listener is a [net.Listener]. Its connections are SMC where the client can. It takes
+// connections from the system at once, also while nobody calls Accept, so that clients do not wait
+// for their handshake; unless its socket is shared, see File and [ListenConfig.NewListener].
 //
 // A Listener that becomes unreachable without Close is closed by the garbage collector.
 type Listener struct {
@@ -142,11 +144,11 @@ func (l *Listener) AcceptSMC() (*Conn, error) {
 }
 
 // Close implements [net.Listener]. Connections that have not been accepted are reset, with two
-// exceptions. If a call of Accept waits, it gets the connection whose handshake is under way. And a
-// Listener whose socket is shared, because it was inherited ([FileListener],
-// [ListenConfig.NewListener]) or handed out with File, leaves what it has not taken to the others,
-// and Accept returns what it has: a server that is replaced by another one at the same socket loses
-// no connection. All that is for a second at most.
+// exceptions. If a call of Accept waits, it gets the connection that has its handshake under way.
+// The other exception is a Listener with a shared socket, which was inherited ([FileListener],
+// [ListenConfig.NewListener]) or handed out with File. It leaves the connections that it has not
+// taken to the other listeners, and Accept returns the ones that it has taken. So a server that is
+// replaced by another one at the same socket loses no connection. All that is for a second at most.
 func (l *Listener) Close() error { return l.l.Close() }
 
 // Addr implements [net.Listener].
@@ -164,7 +166,8 @@ func (l *Listener) SyscallConn() (syscall.RawConn, error) {
 	return raw, err
 }
 
-// File returns a copy of the listening TCP socket, as that of [net.TCPListener]; the caller closes both.
+// File returns a copy of the listening TCP socket, as File of [net.TCPListener] does; the caller
+// closes both.
 //
 // A Listener takes connections from the system before Accept asks for them. From the first call of
 // File on it does so only while a call of Accept waits. So a program that hands the socket to its

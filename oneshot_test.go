@@ -17,8 +17,8 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// A one-shot process connects or accepts once, writes, and is gone. What its Write has taken arrives
-// all the same.
+// A one-shot process connects or accepts once, writes, and is gone. The bytes that its Write has
+// taken arrive all the same.
 
 func init() {
 	smctest.RunChild(map[string]func(*smctest.Parent){"shot": childShot})
@@ -30,10 +30,10 @@ const (
 	shotCloses    = "closes"     // Close, then exit
 	shotClosesAll = "closes all" // Close, Host.Close, then exit
 	shotDies      = "dies"       // SIGKILL, in the middle of writing
-	shotReads     = "reads"      // reads what it was sent, writes, and exits without Close
+	shotReads     = "reads"      // reads its input, writes, and exits without Close
 )
 
-// shotIDLen is how many bytes a one-shot process begins its stream with: who it is.
+// shotIDLen is how many bytes a one-shot process begins its stream with: its number.
 const shotIDLen = 8
 
 // shotQuestion is how many bytes the other side sends to a process that reads.
@@ -96,7 +96,7 @@ func childShot(p *smctest.Parent) {
 	os.Exit(0)
 }
 
-// A shot is what came of one process.
+// A shot is the result of one process.
 type shot struct {
 	id  int
 	n   int // bytes that arrived, and were right
@@ -120,8 +120,8 @@ func takeShot(c net.Conn, ask bool) (s shot, err error) {
 	return s, smctest.CheckPattern(b[shotIDLen:], 0)
 }
 
-// TestOneShot counts, over SMC-D and for comparison over TCP, what arrives from processes that are gone at
-// once: one after the other, and many at a time.
+// TestOneShot counts, over SMC-D and for comparison over TCP, the bytes that arrive from processes
+// that are gone at once: one after the other, and many at a time.
 func TestOneShot(t *testing.T) {
 	for _, mode := range []Mode{ModeSMCD, ModeTCP} {
 		rounds := 20

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// The README says in one screen what works and how to get it, and sends readers on.
+// The README names in one screen the features that work and how to get them, and sends readers on.
 func TestREADMEBegins(t *testing.T) {
 	b, err := os.ReadFile("README.md")
 	if err != nil {
@@ -117,7 +117,8 @@ func TestPackageCommentBegins(t *testing.T) {
 	}
 }
 
-// checkBeginning looks at a first paragraph: it says what works today, and names no peer that cannot be reached.
+// checkBeginning looks at a first paragraph: it names the features that work today, and names no
+// peer that cannot be reached.
 func checkBeginning(t *testing.T, where, text string) {
 	t.Helper()
 	for _, want := range []string{"one machine", "shared memory", "TCP"} {
@@ -164,7 +165,7 @@ func TestDocsPrograms(t *testing.T) {
 	}
 }
 
-// What has a section of its own in the specification map is not in its list of what there is not.
+// A part with a section of its own in the specification map is not in the list of missing parts.
 func TestSpecMapNotImplemented(t *testing.T) {
 	b, err := os.ReadFile("docs/spec-map.md")
 	if err != nil {

@@ -79,8 +79,8 @@ func TestShutdownWaits(t *testing.T) {
 	}
 }
 
-// Shutdown waits for the application, not for peers that keep their ends of connections open. What was written reaches
-// them all the same.
+// Shutdown waits for the application, not for peers that keep their ends of connections open.
+// Written bytes reach them all the same.
 func TestShutdownPeerHoldsOn(t *testing.T) {
 	smctest.CheckLeaks(t)
 	config := Config{Dir: t.TempDir()}

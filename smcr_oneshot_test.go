@@ -21,9 +21,9 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// One-shot processes over SMC-R. The queue pair is in the process and ends with it, so what its Write has taken is
-// promised once Close has returned. Without Close the reader may get less, and then an error: never an end
-// of the stream that looks like the right one.
+// One-shot processes over SMC-R. The queue pair is in the process and ends with it, so the arrival
+// of bytes that its Write has taken is promised once Close has returned. Without Close the reader
+// may get less, and then an error: never an end of the stream that looks like the right one.
 
 func init() {
 	smctest.RunChild(map[string]func(*smctest.Parent){"smcr-shot": childSMCRShot})
@@ -100,7 +100,7 @@ func childSMCRShot(p *smctest.Parent) {
 	os.Exit(0)
 }
 
-// TestSMCROneShot counts what arrives over SMC-R from processes that are gone at once.
+// TestSMCROneShot counts the bytes that arrive over SMC-R from processes that are gone at once.
 func TestSMCROneShot(t *testing.T) {
 	for _, how := range []string{shotExits, shotCloses, shotClosesAll, shotDies, shotReads} {
 		for _, dials := range []bool{true, false} {
@@ -129,7 +129,7 @@ func runSMCRShots(t *testing.T, how string, dials bool, burst, count int) {
 	take := func(c net.Conn) {
 		s, err := takeShot(c, how == shotReads)
 		if err != nil {
-			if !sudden || s.n > 0 { // else it is not known who it was
+			if !sudden || s.n > 0 { // else the process is not known
 				t.Errorf("a connection was worth nothing: %v", err)
 			}
 			return

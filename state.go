@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Mode is what carries a connection's bytes.
+// Mode is the transport that carries a connection's bytes.
 type Mode uint8
 
 // The modes.
@@ -27,7 +27,7 @@ var modeNames = [...]string{ModeTCP: "TCP", ModeSMCD: "SMC-D", ModeSMCR: "SMC-R"
 // MarshalText implements [encoding.TextMarshaler].
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// A State says what a connection became, and what has passed through it.
+// A State describes a connection: its mode, its peer, and the bytes that have passed through it.
 type State struct {
 	Mode    Mode
 	Version string // of SMC, as "2.1"; empty where there is none
@@ -54,8 +54,8 @@ type Reason struct {
 	Code   uint32 // as in an SMC Decline; 0x7e01.... are our own and are not sent
 	Tag    string // short name, as tools show it
 	Text   string // in words
-	Cause  string // what it is likely to come from
-	Advice string // what to do about it
+	Cause  string // the likely cause
+	Advice string // the remedy
 }
 
 // String returns the text, the tag and the number; nothing for the zero value.
@@ -90,7 +90,7 @@ var ErrFallback = errors.New("smc: fell back to TCP")
 type FallbackError struct {
 	Reason Reason
 	ByPeer bool  // the peer declined
-	Err    error // what went wrong here; may be nil
+	Err    error // the error on this side; may be nil
 }
 
 // Error gives the reason in words.
@@ -105,7 +105,7 @@ func (e *FallbackError) Error() string {
 	return fmt.Sprintf("smc: %s: %v", who, e.Reason)
 }
 
-// Unwrap returns what went wrong here.
+// Unwrap returns the error on this side.
 func (e *FallbackError) Unwrap() error { return e.Err }
 
 // Is makes a FallbackError match [ErrFallback].

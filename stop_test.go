@@ -36,8 +36,8 @@ func isStopped(t *testing.T, pid int) bool {
 	return state == 'T'
 }
 
-// TestStop stops a process in mid transfer and lets it go on: meanwhile nothing fails but what has a
-// deadline, and afterwards every byte arrives.
+// TestStop stops a process in mid transfer and lets it go on: meanwhile only calls with a deadline
+// fail, and afterwards every byte arrives.
 func TestStop(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()
@@ -127,7 +127,7 @@ func TestStop(t *testing.T) {
 		}
 	}
 
-	// Close does not wait for a process that is stopped, and what was written is not lost.
+	// Close does not wait for a process that is stopped, and written bytes are not lost.
 	child.Signal(syscall.SIGSTOP)
 	smctest.Eventually(t, slow, "the child is stopped", func() bool { return isStopped(t, child.PID()) })
 	start := time.Now()
@@ -173,7 +173,7 @@ func TestKillStopped(t *testing.T) {
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(slow))
-	hello := []byte("hello") // so that it has accepted, and read what it was sent
+	hello := []byte("hello") // so that it has accepted, and read these bytes
 	if _, err := c.Write(hello); err != nil {
 		t.Fatal(err)
 	}

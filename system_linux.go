@@ -7,7 +7,7 @@ import (
 )
 
 // The types and functions behind the exported ones. On Linux they can use SMC; system_other.go
-// names those of other systems.
+// names the types and functions of other systems.
 type (
 	innerHost          = host.Host
 	innerConn          = conn.Conn

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// smallTypes has the packages whose types have one noun each: at most maxMethods methods in at most maxMethodFiles files,
-// and no function with a complexity above maxComplexity. A package that is split gets a row.
+// smallTypes has the packages with types of one noun each: at most maxMethods methods in at most
+// maxMethodFiles files, and no function with a complexity above maxComplexity. A package that is
+// split gets a row.
 var smallTypes = map[string]bool{"internal/smcd": true, "internal/smcr": true, "internal/transport": true}
 
 const (
@@ -64,8 +65,8 @@ func TestTypesAreSmall(t *testing.T) {
 	}
 }
 
-// complexity returns the cyclomatic complexity of a function, with that of the functions inside: one, and one for each branch,
-// loop, case and logical operator.
+// complexity returns the cyclomatic complexity of a function, with the functions inside: one, and
+// one for each branch, loop, case and logical operator.
 func complexity(fn *ast.FuncDecl) int {
 	n := 1
 	ast.Inspect(fn, func(x ast.Node) bool {

@@ -2,12 +2,12 @@ package smc
 
 import "runtime"
 
-// WriteUrgent is Write of data whose last byte is urgent, as send with MSG_OOB does it: the peer is
-// told at once, also while it has no room for it, and can have that byte before what was written
-// earlier. There is one urgent byte at a time. What is written after it, over SMC, waits until the
-// peer has come to it: RFC 7609 §4.7.5 and §4.7.6.
+// WriteUrgent is Write of data with an urgent last byte, as send with MSG_OOB does it. The peer is
+// told at once, also while it has no room for the byte, and can have that byte before earlier data.
+// There is one urgent byte at a time. Over SMC, later data waits until the peer has come to the
+// byte: RFC 7609 §4.7.5 and §4.7.6.
 //
-// The peer may be a program of another kind that uses MSG_OOB, over any of what a Conn can be.
+// The peer may be a program of another kind that uses MSG_OOB, in every mode of a Conn.
 func (c *Conn) WriteUrgent(b []byte) (int, error) {
 	n, err := c.c.WriteUrgent(b)
 	runtime.KeepAlive(c)
@@ -16,7 +16,7 @@ func (c *Conn) WriteUrgent(b []byte) (int, error) {
 
 // WaitUrgent waits until the peer has urgent data, and returns nil once for each time: as SIGURG
 // tells of it. The byte may still be on its way then, behind others that have to be read first. It
-// is the way to learn of urgent data for who reads it with the rest, or skips it.
+// is the way to learn of urgent data for a program that reads it with the rest, or skips it.
 //
 // It obeys the read deadline, may be called while others read, and returns [io.EOF] when no more
 // can come. Over plain TCP it returns only when the byte is there, and may do so again while nobody
@@ -29,12 +29,12 @@ func (c *Conn) WaitUrgent() error {
 
 // ReadUrgent returns the urgent byte, and waits for it if there is none, as recv with MSG_OOB does
 // without waiting. Each is returned once, and a newer one takes the place of one that nobody has
-// read. It may be called while others read, whom it leaves alone, obeys the read deadline, and
+// read. It may be called while others read, and leaves them alone. It obeys the read deadline, and
 // returns [io.EOF] when no more can come. If urgent bytes stay in the stream, see SetUrgentInline,
 // it fails with EINVAL.
 //
 // Nobody has to call it: Read passes over urgent bytes. Over plain TCP a byte that was passed over
-// is gone, so that who reads in another goroutine can be faster.
+// is gone, so a Read in another goroutine can be faster.
 func (c *Conn) ReadUrgent() (byte, error) {
 	value, err := c.c.ReadUrgent()
 	runtime.KeepAlive(c)

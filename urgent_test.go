@@ -16,7 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// An urgentConn is what a Conn and a socket of the kernel have in common.
+// An urgentConn has the methods that a Conn and a socket of the kernel have in common.
 type urgentConn interface {
 	net.Conn
 	CloseWrite() error
@@ -79,9 +79,10 @@ func (k kernelConn) SetUrgentInline(bool) error {
 	return k.control(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) })
 }
 
-// urgentScripts are what one end does and what the other one sees, over a socket of the kernel as over all that a Conn can be. "!abU"
-// writes urgent data, "+ab" other, "." ends writing; "wait", "mark", "oob" and "inline" are the methods, and a number reads so many
-// bytes at most.
+// urgentScripts are the actions of one end and the results that the other one sees, over a socket
+// of the kernel as over every mode of a Conn. "!abU" writes urgent data, "+ab" other, "." ends
+// writing; "wait", "mark", "oob" and "inline" are the methods, and a number reads so many bytes at
+// most.
 var urgentScripts = []struct{ name, script, want string }{
 	{"read first", "!abcU wait mark 10 mark oob mark +def 10 mark", "false abc true U true def false"},
 	{"urgent first", "!abcU wait oob mark 10 mark +def 10 mark", "U false abc true def false"},
@@ -100,7 +101,7 @@ var urgentScripts = []struct{ name, script, want string }{
 	{"end inline", "inline !abU . wait 10 10 10", "ab U EOF"},
 }
 
-// playUrgent plays a script, and returns what was seen.
+// playUrgent plays a script, and returns the results that were seen.
 func playUrgent(a, b urgentConn, script string) string {
 	var seen []string
 	see := func(what any, err error) {
@@ -189,7 +190,7 @@ func adopt(t *testing.T, tcp *net.TCPConn) *Conn {
 	return c
 }
 
-// TestUrgentLikeTCP compares urgent data with that of the kernel's TCP.
+// TestUrgentLikeTCP compares urgent data with the urgent data of the kernel's TCP.
 func TestUrgentLikeTCP(t *testing.T) {
 	smctest.CheckLeaks(t)
 	for kind, pair := range urgentPairs(t) {
@@ -209,7 +210,8 @@ func TestUrgentLikeTCP(t *testing.T) {
 	}
 }
 
-// TestUrgentConn checks what a socket of the kernel has no word for: waits that end, and readers beside them.
+// TestUrgentConn checks things that a socket of the kernel has no call for: waits that end, and
+// readers beside them.
 func TestUrgentConn(t *testing.T) {
 	smctest.CheckLeaks(t)
 	for kind, pair := range urgentPairs(t) {
