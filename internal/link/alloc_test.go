@@ -15,7 +15,7 @@ func TestAllocations(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	watchdog(t)
-	// Nor looking for packets: the clock readings of a wait are of no use to the test.
+	// The devices do not look for packets either: the test has no use for the clock readings of a wait.
 	s := newSides(t, &rdma.Config{Spin: -1})
 	a, b := s.connect(t, settings{code: sizes(2, 2)})
 	big, small := make([]byte, 100_000), make([]byte, 10)
