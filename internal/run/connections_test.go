@@ -35,8 +35,8 @@ func TestConnections(t *testing.T) {
 				t.Skipf("needs unix_diag: %v", err)
 			}
 			for _, want := range []Connection{
-				{Local: c.socket, Peer: c.server, SendQ: 77, UID: uint32(os.Geteuid()), PID: os.Getpid(), unique: c.offer.unique},
-				{Local: c.server, Peer: c.socket, Server: true, RecvQ: 77, UID: uint32(os.Geteuid()), PID: os.Getpid(), unique: c.offer.unique},
+				{Local: c.socket, Peer: c.server, SendQ: 77, UID: uint32(os.Geteuid()), PID: os.Getpid(), PeerPID: os.Getpid(), unique: c.offer.unique},
+				{Local: c.server, Peer: c.socket, Server: true, RecvQ: 77, UID: uint32(os.Geteuid()), PID: os.Getpid(), PeerPID: os.Getpid(), unique: c.offer.unique},
 			} {
 				i := slices.IndexFunc(list, func(c Connection) bool { return c.Local == want.Local && c.Peer == want.Peer })
 				if i < 0 {
@@ -44,10 +44,11 @@ func TestConnections(t *testing.T) {
 					continue
 				}
 				got := list[i]
-				if got.Inode == 0 || got.Command == "" || got.peer == 0 {
-					t.Errorf("inode %d, command %q, inode of the peer %d", got.Inode, got.Command, got.peer)
+				if got.Inode == 0 || got.Command == "" || got.peer == 0 || got.PeerCommand != got.Command {
+					t.Errorf("inode %d, command %q, inode of the peer %d, its command %q",
+						got.Inode, got.Command, got.peer, got.PeerCommand)
 				}
-				got.Inode, got.Command, got.peer, got.boxed = 0, "", 0, false
+				got.Inode, got.Command, got.PeerCommand, got.peer, got.boxed = 0, "", "", 0, false
 				if got != want {
 					t.Errorf("Connections = %+v, want %+v", got, want)
 				}
