@@ -103,6 +103,7 @@ static int moved(int listener, int fd, int flags)
 {
 	struct identity id;
 	struct linger reset = {.l_onoff = 1};
+	uint32_t which, on;
 	bool six;
 	long r;
 	int end = -1;
@@ -131,7 +132,9 @@ static int moved(int listener, int fd, int flags)
 	if (end < 0)
 		return fd;
 	/* The supervisor that was asked may have set SO_LINGER on the accepted socket already, to reset it. */
-	options_copy(asks ? listener : fd, end, birth_options(listener));
+	which = birth_options(listener);
+	options_copy(asks ? listener : fd, end, which & ~OPTIONS_LATER);
+	on = options_on(listener, which);
 	if (flags & SOCK_NONBLOCK)
 		SYS(fcntl, end, F_SETFL, O_RDWR | O_NONBLOCK);
 	/*
@@ -153,6 +156,7 @@ static int moved(int listener, int fd, int flags)
 	if (tcp >= 0)
 		SYS(close, tcp);
 	end_born(fd, cookie_of(fd), !(flags & SOCK_NONBLOCK));
+	options_later_on(fd, on);
 	return fd;
 }
 

@@ -25,6 +25,8 @@ struct birth {
 	int32_t epfd;
 	uint64_t listener; /* the cookie, once it listens */
 	uint32_t options;  /* that were set, and that the connection is to have: options.c */
+	uint32_t on;	   /* of these: those that were set to a value other than 0 */
+	uint64_t on_of;	   /* the cookie of a listener that others have, too, of which on was read; 0: none */
 	bool listens;	   /* and accept waits, as far as was seen */
 	bool stays;	   /* connections that it accepts are to be TCP */
 };
@@ -117,13 +119,18 @@ void birth_hurries(int fd)
 		b->listens = false;
 }
 
-/* birth_option takes note of options that were set. */
-void birth_option(int fd, uint32_t options)
+/* birth_option takes note of options that were set, and whether they are on. */
+void birth_option(int fd, uint32_t options, bool on)
 {
 	struct birth *b = options ? birth_at(fd) : NULL;
 
-	if (b)
-		__atomic_fetch_or(&b->options, options, __ATOMIC_RELAXED);
+	if (!b)
+		return;
+	__atomic_fetch_or(&b->options, options, __ATOMIC_RELAXED);
+	if (on)
+		__atomic_fetch_or(&b->on, options, __ATOMIC_RELAXED);
+	else
+		__atomic_fetch_and(&b->on, ~options, __ATOMIC_RELAXED);
 }
 
 /* birth_options is which options a socket may have that connects, and birth_may_swap; or, if it listens, those that it accepts. */
@@ -135,6 +142,28 @@ uint32_t birth_options(int fd)
 	if (!b || !settings.rings || !unshared(b) || (!b->cookie && (!b->listener || b->listener != cookie_of(fd))))
 		return OPTIONS_ALL;
 	return b->options;
+}
+
+/* birth_on finds the options that a socket has on. which is birth_options of it. False: that is not known. */
+bool birth_on(int fd, uint32_t which, uint32_t *on)
+{
+	const struct birth *b = birth_at(fd);
+
+	if (!b || (which == OPTIONS_ALL && (!b->on_of || b->on_of != cookie_of(fd))))
+		return false;
+	*on = __atomic_load_n(&b->on, __ATOMIC_RELAXED);
+	return true;
+}
+
+/* birth_on_is takes note of the options that a socket has on. */
+void birth_on_is(int fd, uint32_t on)
+{
+	struct birth *b = birth_at(fd);
+
+	if (!b)
+		return;
+	__atomic_store_n(&b->on, on, __ATOMIC_RELAXED);
+	b->on_of = cookie_of(fd);
 }
 
 bool birth_accepts(int fd)
@@ -245,6 +274,8 @@ void birth(int fd, bool tcp, uint32_t options)
 	b->registrations = 0;
 	b->listener = 0;
 	b->options = options;
+	b->on = 0;
+	b->on_of = 0;
 	b->listens = false;
 }
 

@@ -20,6 +20,7 @@ struct attempt {
 	int end;    /* of the pair; -1 if there is none yet */
 	int other;  /* the other one, until the supervisor has it; -1 else */
 	uint32_t admission; /* where it is to be noted whether the connection was short */
+	uint32_t on; /* options_on of the socket */
 	int maxseg; /* that the program has asked for, with a letter */
 	long status, flags; /* of the socket */
 	char path[sizeof(settings.socket)]; /* of the supervisor */
@@ -175,12 +176,16 @@ static void attempt_drop(struct attempt *a)
 /* prepare gives our end its name, and all that the program has set on the socket, before anybody waits for it. False: that is not possible. */
 static bool prepare(struct attempt *a, int fd)
 {
+	uint32_t which;
+
 	a->status = SYS(fcntl, fd, F_GETFL);
 	a->flags = SYS(fcntl, fd, F_GETFD);
 	if (!identity_bind(a->end, &a->id, a->unique))
 		return false;
-	options_copy(fd, a->end, birth_options(fd));
-	owner_copy(fd, a->end, birth_options(fd));
+	which = birth_options(fd);
+	options_copy(fd, a->end, which & ~OPTIONS_LATER);
+	a->on = options_on(fd, which);
+	owner_copy(fd, a->end, which);
 	return a->status >= 0 && a->flags >= 0; /* not if a filter of system calls forbids it */
 }
 
@@ -335,6 +340,7 @@ static void swap(struct attempt *a, int fd)
 		r = SYS(dup3, a->end, fd, a->flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 	while (r == -EBUSY || r == -EINTR);
 	end_born(fd, a->unique, !(a->status & O_NONBLOCK));
+	options_later_on(fd, a->on);
 	end_admitted(fd, a->admission);
 	if (a->status & O_ASYNC)
 		edges_signalled(fd);

@@ -169,7 +169,7 @@ static void born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint3
 	gate_open(&e->sending);
 	gate_open(&e->receiving);
 	e->cork = CORK_KERNEL;
-	e->turns = e->turned = e->answers = e->edges = e->watched = e->admission = 0;
+	e->turns = e->turned = e->answers = e->edges = e->watched = e->on = e->admission = 0;
 	e->waits = waits;
 	e->sent = e->seen = 0;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -297,6 +297,7 @@ void end_replaced(int fd, uint64_t cookie, bool waits)
 	e->never = NEVER_OUT | NEVER_IN | (never & (ASKED_ROOM | GONE_SHUT | GONE_RESET));
 	__atomic_store_n(&e->generation, 0, __ATOMIC_SEQ_CST);
 	e->waits = waits;
+	e->on = 0;
 	e->seen = 0;
 	__atomic_store_n(&e->cookie, cookie, __ATOMIC_RELEASE);
 	adopt_mark(fd);

@@ -101,6 +101,7 @@ static bool fresh(int name, const void *value, size_t n)
 /* Options that an end has from TCP. Each has a bit, by its place. */
 static const int same[] = {SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SO_OOBINLINE, SO_RCVLOWAT, SO_REUSEADDR, SO_BROADCAST, SO_DONTROUTE};
 #define SAME (sizeof(same) / sizeof(same[0]))
+_Static_assert(SAME == 9 && OPTIONS_LATER == 7u << 6, "the last three");
 #define BIT_NODELAY (1u << SAME)
 #define BIT_CORK (2u << SAME)
 #define BIT_OWNER (4u << SAME) /* of signals, which is no option, and nothing that a listener gives on */
@@ -124,7 +125,8 @@ static uint32_t bit_of(int level, int name)
 
 /*
  * options_copy gives an end of a pair the options that a program has set on the TCP socket, or on
- * the listener that it came from. Options that are not among which were never set.
+ * the listener that it came from. Options that are not among which were never set. options_on has
+ * the rest.
  */
 void options_copy(int from, int to, uint32_t which)
 {
@@ -159,6 +161,53 @@ void options_copy(int from, int to, uint32_t which)
 }
 
 /*
+ * SO_REUSEADDR, SO_BROADCAST and SO_DONTROUTE do nothing for a connection, and an end has them from its listener, or from the socket that connects. The table of
+ * ends has those that are on, and getsockopt answers from it. The kernel's socket gets them before other processes, or other descriptors, have the end.
+ */
+
+/*
+ * options_on returns the bits of these options that a listener, or a socket that connects, has on. which is birth_options of it. Of a listener that other
+ * processes have the kernel is asked once: a change by another process after that does not reach the connections that this one accepts.
+ */
+uint32_t options_on(int fd, uint32_t which)
+{
+	uint32_t on = 0;
+
+	if (birth_on(fd, which, &on))
+		return on & OPTIONS_LATER;
+	for (size_t i = 0; i < SAME; i++) {
+		int v = 0;
+		socklen_t len = sizeof(v);
+
+		if ((OPTIONS_LATER & 1u << i) && SYS(getsockopt, fd, SOL_SOCKET, same[i], &v, &len) == 0 && v)
+			on |= 1u << i;
+	}
+	birth_on_is(fd, on);
+	return on;
+}
+
+/* turn_on has the kernel's socket have options on. */
+static void turn_on(int fd, uint32_t on)
+{
+	int one = 1;
+
+	for (size_t i = 0; on && i < SAME; i++)
+		if (on & 1u << i)
+			SYS(setsockopt, fd, SOL_SOCKET, same[i], &one, sizeof(one));
+}
+
+/* options_later_on has the table keep the options that an end has on, which was born just now. Where the table does not have the end the kernel gets them. */
+void options_later_on(int fd, uint32_t on)
+{
+	struct end *e = on ? end_at(fd) : NULL;
+
+	if (e)
+		__atomic_store_n(&e->on, on, __ATOMIC_SEQ_CST);
+	else
+		turn_on(fd, on);
+}
+
+/*
  * options_acknowledge has the kernel send the last ACK of the handshake of a socket that has connected. With some options it keeps that back for 200 ms, to
  * send it with bytes, and these go elsewhere; until then the server's accept waits.
  */
@@ -173,7 +222,7 @@ void options_acknowledge(int fd, uint32_t which)
 /* owner_chosen takes note that a program has chosen the receiver of a socket's signals, or the signal. */
 void owner_chosen(int fd)
 {
-	birth_option(fd, BIT_OWNER);
+	birth_option(fd, BIT_OWNER, true);
 }
 
 /* owner_copy has an end send its signals to the owner that the TCP socket has. Which are to come at all is in its status. */
@@ -233,11 +282,18 @@ void options_copy_kept(int from, int to)
 void options_settle(int fd)
 {
 	struct end *e = end_at(fd);
+	uint32_t on = e ? __atomic_load_n(&e->on, __ATOMIC_SEQ_CST) : 0;
 	uint32_t cork = e ? __atomic_exchange_n(&e->cork, CORK_KERNEL, __ATOMIC_SEQ_CST) : CORK_KERNEL;
 	int gone = e ? kept_gone(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST)) : 0;
 	int bits;
 
-	if ((cork == CORK_KERNEL && !gone) || !end_is(fd, e))
+	if ((cork == CORK_KERNEL && !gone && !on) || !end_is(fd, e))
+		return;
+	if (on) {
+		turn_on(fd, on);
+		__atomic_fetch_and(&e->on, ~on, __ATOMIC_SEQ_CST); /* not before: others may ask */
+	}
+	if (cork == CORK_KERNEL && !gone)
 		return;
 	bits = (keeps(fd) & ~KEEP_LATER) | gone;
 	if (cork != CORK_KERNEL)
@@ -272,6 +328,7 @@ void options_return(int from, int to)
 {
 	int one = 1;
 
+	options_settle(from);
 	for (size_t i = 0; i < SAME; i++) {
 		char v[sizeof(struct timeval)] = {0};
 		socklen_t len = sizeof(v);
@@ -571,6 +628,19 @@ static void deferred(int fd, int level, int name, void *val, const socklen_t *le
 	}
 }
 
+/* has_on says whether the table has an option of an end on. */
+static bool has_on(int fd, int level, int name)
+{
+	struct end *e;
+	uint32_t bit;
+
+	if (level != SOL_SOCKET || (name != SO_REUSEADDR && name != SO_BROADCAST && name != SO_DONTROUTE))
+		return false;
+	bit = bit_of(level, name);
+	e = end_at(fd);
+	return e && (__atomic_load_n(&e->on, __ATOMIC_SEQ_CST) & bit) && end_is(fd, e);
+}
+
 /*
  * guarded makes the call that a program with a filter of system calls has asked for, and no other: it need not be allowed to ask for a name. *ends: it is an
  * option that only TCP has, and the descriptor is an end.
@@ -605,6 +675,8 @@ EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 		r = kernel_get(fd, level, name, val, len);
 	if (r == 0 && level == SOL_SOCKET && name == SO_ERROR && *len == sizeof(int))
 		told(fd, val);
+	if (r == 0 && has_on(fd, level, name))
+		instead(val, len, 1);
 	if (r == 0 && settings.on)
 		deferred(fd, level, name, val, len);
 	return (int)sys_return(r);
@@ -720,6 +792,19 @@ static long set_socket(int fd, const struct identity *id, int name, const void *
 	return r;
 }
 
+/* chosen takes note of an option that was set, to a value that the kernel has taken. */
+static void chosen(int fd, uint32_t bit, const void *val)
+{
+	struct end *e = bit & OPTIONS_LATER ? end_at(fd) : NULL;
+	int v = 1;
+
+	if (e)
+		__atomic_fetch_and(&e->on, ~bit, __ATOMIC_SEQ_CST); /* the kernel has it */
+	if (bit & OPTIONS_LATER)
+		memcpy(&v, val, sizeof(v));
+	birth_option(fd, bit, v);
+}
+
 EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t len)
 {
 	void *size = (void *)(uintptr_t)len, *from = (void *)(uintptr_t)val;
@@ -759,6 +844,6 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 	if (r == 0 && only_tcp(level, name))
 		birth_never(fd);
 	if (r == 0)
-		birth_option(fd, bit_of(level, name));
+		chosen(fd, bit_of(level, name), val);
 	return (int)sys_return(r);
 }

@@ -224,7 +224,9 @@ void birth_listens(int fd, bool looks);
 void birth_stays(int fd, bool stays);
 bool birth_is_tcp(int fd);
 void birth_hurries(int fd);
-void birth_option(int fd, uint32_t options);
+void birth_option(int fd, uint32_t options, bool on);
+bool birth_on(int fd, uint32_t which, uint32_t *on);
+void birth_on_is(int fd, uint32_t on);
 uint32_t birth_options(int fd);
 bool birth_accepts(int fd);
 uint32_t births_generation(void);
@@ -308,6 +310,7 @@ int urgent_selected(int n, fd_set *in, const fd_set *except, int r);
 
 /* options.c */
 #define OPTIONS_ALL ~0u
+#define OPTIONS_LATER (7u << 6) /* those that options_on returns */
 void options_acknowledge(int fd, uint32_t which);
 void owner_chosen(int fd);
 void owner_copy(int from, int to, uint32_t which);
@@ -315,6 +318,8 @@ bool options_tell(int fd);
 bool options_low(int fd);
 long option_in(int fd, const void *val, socklen_t len, int *v);
 void options_copy(int from, int to, uint32_t which);
+uint32_t options_on(int fd, uint32_t which);
+void options_later_on(int fd, uint32_t on);
 void options_return(int from, int to);
 void options_settle(int fd);
 void options_settle_all(void);

@@ -356,6 +356,7 @@ struct end {
 	uint32_t connecting; /* the thread whose connect has this descriptor: it is a TCP socket still */
 	uint32_t edges;	 /* EDGES_ below */
 	uint32_t watched; /* an epoll instance has it */
+	uint32_t on;	 /* options that the end has on, and the kernel's socket not yet: options.c */
 	uint32_t admission; /* where it is to be noted whether it was short: admission.c. 0: nowhere, or it is */
 };
 

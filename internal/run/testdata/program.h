@@ -38,6 +38,30 @@
 
 #define PATIENCE 60000 /* milliseconds that nothing may take */
 
+/* system_call is a system call that no library sees, as some programs make it. */
+#if defined(__x86_64__)
+static inline long system_call(long n, long a, long b, long c, long d)
+{
+	long r;
+	register long r10 __asm__("r10") = d;
+
+	__asm__ volatile("syscall" : "=a"(r) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+	return r;
+}
+#else
+static inline long system_call(long n, long a, long b, long c, long d)
+{
+	register long x8 __asm__("x8") = n;
+	register long x0 __asm__("x0") = a;
+	register long x1 __asm__("x1") = b;
+	register long x2 __asm__("x2") = c;
+	register long x3 __asm__("x3") = d;
+
+	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+	return x0;
+}
+#endif
+
 /* random_of gives a number below n, of a sequence that begins with *seed. */
 static inline unsigned random_of(unsigned long *seed, unsigned n)
 {

@@ -6,29 +6,6 @@
 
 #include <sys/epoll.h>
 
-#if defined(__x86_64__)
-static long system_call(long n, long a, long b, long c, long d)
-{
-	long r;
-	register long r10 __asm__("r10") = d;
-
-	__asm__ volatile("syscall" : "=a"(r) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
-	return r;
-}
-#else
-static long system_call(long n, long a, long b, long c, long d)
-{
-	register long x8 __asm__("x8") = n;
-	register long x0 __asm__("x0") = a;
-	register long x1 __asm__("x1") = b;
-	register long x2 __asm__("x2") = c;
-	register long x3 __asm__("x3") = d;
-
-	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
-	return x0;
-}
-#endif
-
 static int seen_control(int ep, int op, int fd, struct epoll_event *e)
 {
 	return epoll_ctl(ep, op, fd, e);
