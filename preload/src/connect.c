@@ -402,6 +402,8 @@ static bool of_nothing(const struct sockaddr *sa, socklen_t len)
 	return family == AF_UNSPEC;
 }
 
+static const struct sockaddr nothing = {.sa_family = AF_UNSPEC};
+
 /*
  * disconnected makes a TCP socket that was connected and is not any more, so that it gives the same
  * answers about that as TCP. If no connection can be made within this machine, it is a new one.
@@ -411,7 +413,6 @@ static int disconnected(bool ipv6)
 	int family = ipv6 ? AF_INET6 : AF_INET, type = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 	int tcp = (int)SYS(socket, family, type, IPPROTO_TCP), to = (int)SYS(socket, family, type, IPPROTO_TCP);
 	struct address loopback = {.ip = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
-	struct sockaddr nothing = {.sa_family = AF_UNSPEC};
 	struct sockaddr_storage ss;
 	socklen_t len;
 	bool six;
@@ -455,11 +456,13 @@ static long disconnect(int fd, const struct identity *id)
 			r = SYS(dup3, tcp, fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
 		while (r == -EBUSY || r == -EINTR);
 		birth(fd, true, OPTIONS_ALL);
+		if (status_of & O_ASYNC) {
+			SYS(fcntl, fd, F_SETFL, status_of);
+			SYS(connect, fd, &nothing, sizeof(nothing)); /* the kernel sends TCP's signal, also for a socket that is not connected */
+		}
 		for (size_t i = 0; i < n; i++)
 			SYS(epoll_ctl, list[i].epfd, EPOLL_CTL_ADD, fd, &list[i].event);
 		birth_registered(fd, list, n);
-		if (status_of & O_ASYNC)
-			SYS(fcntl, fd, F_SETFL, status_of);
 		r = 0;
 	}
 	SYS(close, tcp);
