@@ -64,11 +64,12 @@ type generator struct {
 	modes   []string
 	has     map[string]bool // the features that this script uses at all
 	blind   bool            // it does not ask which ends are ready to be read
+	ringed  bool            // SO_RCVLOWAT is above 1 only while no ring can be offered
 }
 
 // open are defects that are known and not repaired yet: scripts leave them out, unless -open names them.
 var open = map[string]bool{
-	"lowat":  true, // poll and epoll tell POLLIN below SO_RCVLOWAT, and offers of rings end receives: scripts with it are in-band, and do not ask which ends are ready
+	"lowat":  true, // poll and epoll tell POLLIN below SO_RCVLOWAT, and offers of rings end receives: scripts with it are blind, or ringed
 	"urgent": true, // poll and epoll tell POLLIN where there is nothing but an urgent byte
 }
 
@@ -89,7 +90,8 @@ func generate(seed uint64) *script {
 	}
 	if g.has["lowat"] && open["lowat"] {
 		g.has["lowat"] = g.IntN(4) == 0
-		g.blind = g.has["lowat"]
+		g.ringed = g.has["lowat"] && g.IntN(2) == 0
+		g.blind = g.has["lowat"] && !g.ringed
 	}
 	for _, f := range []string{"epoll", "edge", "loops", "blocked", "nested", "before", "accepts", "full", "urgent"} {
 		g.has[f] = g.has[f] && !g.blind
@@ -98,11 +100,19 @@ func generate(seed uint64) *script {
 	if g.blind { // an offer of a ring ends a receive that waits for more
 		g.modes = []string{"in-band"}
 	}
+	if g.ringed {
+		g.modes = []string{"in-band", "rings"}
+	}
 	g.actors = 2
 	if g.IntN(6) == 0 {
 		g.actors = 3
 	}
 	g.begin()
+	for _, c := range g.conns {
+		for _, e := range c.ends {
+			_ = g.ringed && g.patient(e)
+		}
+	}
 	for n := 4 + g.IntN(28); n > 0 && len(g.steps) < stepsMost; n-- {
 		for tries := 0; tries < 20 && !g.one(); tries++ {
 		}
@@ -146,7 +156,7 @@ func (g *generator) begin() {
 	if g.has["defer"] {
 		g.add("0 set s0 defer %d", 1+g.IntN(30))
 	}
-	if g.has["lowat"] && g.IntN(3) == 0 {
+	if g.has["lowat"] && !g.ringed && g.IntN(3) == 0 {
 		g.add("0 set s0 rcvlowat %d", 1+g.IntN(200))
 	}
 	if g.has["options"] && g.IntN(3) == 0 {

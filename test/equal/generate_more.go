@@ -310,6 +310,9 @@ func (g *generator) patient(e *end) bool {
 		return false
 	}
 	first, more := 1+g.IntN(n-1), g.IntN(n)
+	if g.ringed && !g.ring(p) {
+		return false
+	}
 	g.add("%d set s%d rcvlowat %d", e.actor, e.slot, n)
 	g.add("~%d recv s%d 5000 %s", e.actor, e.slot, g.pick("recv", "recvmsg", "read"))
 	g.add("%d send s%d %d %s", p.actor, p.slot, first, g.pick("send", "write"))
@@ -320,10 +323,29 @@ func (g *generator) patient(e *end) bool {
 	return true
 }
 
+// ring has the bytes of an end go over to a ring, which is empty in the end. The end receives a byte
+// then, so that its next sends offer no other ring.
+func (g *generator) ring(e *end) bool {
+	p := e.peer()
+	if e.there() != 0 || !g.sends(e, 20*2) || !g.sends(p, 1) {
+		return false
+	}
+	for range 2 { // a ring is offered, and begins
+		g.add("%d burst s%d 20 2 send", e.actor, e.slot)
+		g.add("%d empty s%d", p.actor, p.slot)
+	}
+	g.add("%d send s%d 1", p.actor, p.slot)
+	g.add("%d recv s%d 1", e.actor, e.slot)
+	return true
+}
+
 func (g *generator) lowat() bool {
 	e := g.anyEnd()
 	if e == nil || e.reset {
 		return false
+	}
+	if g.ringed {
+		return g.patient(e)
 	}
 	if g.IntN(2) == 0 && g.patient(e) {
 		return true
