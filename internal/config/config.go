@@ -40,6 +40,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rundir"
@@ -86,6 +87,7 @@ const (
 	maxLines = 4096
 
 	maxProgram = 64 // bytes of the name of a program
+	maxLinks   = 40 // to the file, one behind another
 )
 
 // Settings are the values of file and environment. The zero value means that neither sets anything.
@@ -306,9 +308,14 @@ func (f *File) Delete(word string, chosen func(value string) bool) (count int) {
 	return count
 }
 
-// Write writes the file anew, at once: a reader sees the old or the new one.
+// Write writes the file anew, at once: a reader sees the old or the new one. Owner and mode stay. A
+// link to the file stays, too, if it is root's or ours; nothing is written in place of a device.
 func (f *File) Write() error {
-	temp, err := os.CreateTemp(filepath.Dir(f.path), ".gosmc.conf-")
+	path, mode, uid, gid, err := f.target()
+	if err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(filepath.Dir(path), ".gosmc.conf-")
 	if err != nil {
 		return err
 	}
@@ -318,14 +325,52 @@ func (f *File) Write() error {
 		b.WriteString(l.text + "\n")
 	}
 	_, err = temp.WriteString(b.String())
+	if err == nil && (uid != os.Geteuid() || gid != os.Getegid()) {
+		if err = temp.Chown(uid, gid); errors.Is(err, fs.ErrPermission) {
+			err = nil // another user's file in a directory of ours becomes ours
+		}
+	}
 	if err == nil {
-		err = temp.Chmod(0o644)
+		err = temp.Chmod(mode)
 	}
 	if e := temp.Close(); err == nil {
 		err = e
 	}
 	if err == nil {
-		err = os.Rename(temp.Name(), f.path)
+		err = os.Rename(temp.Name(), path)
 	}
 	return err
+}
+
+// target returns the file that is written, behind the links to it, with the mode and the owner that
+// it is to have.
+func (f *File) target() (path string, mode fs.FileMode, uid, gid int, err error) {
+	path = f.path
+	for range maxLinks {
+		info, err := os.Lstat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return path, 0o644, os.Geteuid(), os.Getegid(), nil
+		}
+		if err != nil {
+			return "", 0, 0, 0, err
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		switch {
+		case info.Mode().IsRegular():
+			return path, info.Mode().Perm(), int(st.Uid), int(st.Gid), nil
+		case info.Mode()&fs.ModeSymlink == 0:
+			return "", 0, 0, 0, fmt.Errorf("%s is no regular file: nothing is written in its place", path)
+		case st.Uid != 0 && int(st.Uid) != os.Geteuid(): // rule: TestWriteElsewhere
+			return "", 0, 0, 0, fmt.Errorf("%s is a link of user %d: name the file itself", path, st.Uid)
+		}
+		to, err := os.Readlink(path)
+		if err != nil {
+			return "", 0, 0, 0, err
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Dir(path) + "/" + to
+		}
+		path = to
+	}
+	return "", 0, 0, 0, fmt.Errorf("%s: too many links", f.path)
 }

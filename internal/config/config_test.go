@@ -1,9 +1,11 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -125,5 +127,67 @@ func TestChange(t *testing.T) {
 	}
 	if names, _ := os.ReadDir(filepath.Dir(path)); len(names) != 1 {
 		t.Errorf("%d files are left, want the one", len(names))
+	}
+}
+
+// TestWriteElsewhere has a change keep a link to the file, its owner and its mode, and put nothing in the place of a device or behind a link of another user.
+func TestWriteElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	change := func(path string) error {
+		t.Helper()
+		f, err := Read(path)
+		if err == nil {
+			_, err = f.Add(SMC, "off")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Write()
+	}
+	real := filepath.Join(dir, "real", "conf")
+	link := filepath.Join(dir, "link")
+	if err := errors.Join(os.Mkdir(filepath.Dir(real), 0o755), os.WriteFile(real, nil, 0o640), os.Symlink("real/conf", link), change(link)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(real)
+	if target, e := os.Readlink(link); err != nil || e != nil || string(text) != "smc off\n" || target != "real/conf" {
+		t.Errorf("behind the link is %q, %v, and the link: %q, %v", text, err, target, e)
+	}
+	if info, err := os.Stat(real); err != nil || info.Mode() != 0o640 {
+		t.Errorf("the file: %v, %v", info, err)
+	}
+
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{fifo, "/dev/null"} {
+		before, _ := os.Stat(path)
+		if os.Geteuid() == 0 && path == "/dev/null" {
+			if err := os.Symlink(path, filepath.Join(dir, "null")); err != nil {
+				t.Fatal(err)
+			}
+			path = filepath.Join(dir, "null") // without the rule this would be the machine's
+		}
+		err := change(path)
+		if after, _ := os.Stat(path); err == nil || !os.SameFile(before, after) {
+			t.Errorf("a change of %s = %v, and it is another file: %v", path, err, !os.SameFile(before, after))
+		}
+	}
+
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if err := os.Lchown(link, 61001, 61001); err != nil {
+		t.Fatal(err)
+	}
+	if err := change(link); err == nil {
+		t.Error("a change behind a link of another user")
+	}
+	if err := errors.Join(os.Chown(real, 61001, 61001), os.Remove(link), os.WriteFile(real, nil, 0o600), change(real)); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(real); err != nil || info.Sys().(*syscall.Stat_t).Uid != 61001 {
+		t.Errorf("the file has another owner: %v", err)
 	}
 }

@@ -40,17 +40,18 @@ func SwitchOff(dir string) (bool, error) {
 		return false, fmt.Errorf("%s: %w", dir, err)
 	}
 	defer unix.Close(d)
-	lockOff(d)
+	lockOff(d) // rule: TestSwitchOffTwoAtOnce
 	shared := isShared(d)
 	aside := ""
 	for range offTries {
 		var flags uint = unix.RENAME_EXCHANGE
 		switch f := format(d, boot()); {
-		case isOurs(d, boot()): // rule: TestSwitchOff
+		case isOurs(d, boot()): // rule: TestSwitchOffSquatted
 			return false, nil
 		case f == 0 && shared && os.Geteuid() == 0: // rule: TestSwitchOffUnused
 			flags = unix.RENAME_NOREPLACE
-		case f == unix.S_IFDIR || shared: // another user's file is none of ours: its owner can remove it
+		// Another user's file is none of ours, since its owner can remove it.
+		case f == unix.S_IFDIR || shared: // rule: TestSwitchOffSquatted: S_IFDIR || shared -> S_IFDIR
 		default:
 			return false, nil
 		}
@@ -98,7 +99,7 @@ func makeOff(d int) (name string, err error) {
 // do not reverse each other. Any user can have a lock of a shared directory: then the call goes on
 // without, after a while.
 func lockOff(d int) {
-	for end := time.Now().Add(offPatience); unix.Flock(d, unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK && time.Now().Before(end); { // rule: TestSwitchOffTwoAtOnce
+	for end := time.Now().Add(offPatience); unix.Flock(d, unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 }

@@ -118,6 +118,9 @@ func TestSwitchOffSquatted(t *testing.T) {
 		if info, err := os.Lstat(Own(dir)); err != nil || !isOf(info, 0) {
 			t.Errorf("%s: the file is not root's: %v", what, err)
 		}
+		if changed, err := SwitchOff(dir); changed || err != nil {
+			t.Errorf("%s: SwitchOff twice = %v, %v", what, changed, err)
+		}
 		if changed, err := SwitchOn(dir); !changed || err != nil {
 			t.Errorf("%s: SwitchOn = %v, %v", what, changed, err)
 		}
