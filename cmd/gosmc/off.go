@@ -124,7 +124,7 @@ func (r *offReport) finish(cmd *cobra.Command, asJSON, off, now bool, fileError 
 	}
 	for _, d := range r.Directories {
 		if d.Error != "" {
-			errs = append(errs, errors.New(d.Error+": run as root"))
+			errs = append(errs, errors.New(printable(d.Error)))
 		}
 	}
 	out := cmd.OutOrStdout()

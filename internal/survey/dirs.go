@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 )
 
 // A dirFinder knows where run directories may be. Its fields are replaced in tests.
@@ -33,19 +34,17 @@ func (f dirFinder) find() []string {
 		}
 	}
 	var dirs []string
-	var seen []os.FileInfo
-next:
+	seen := make(map[[2]uint64]bool) // a user can make very many in /tmp
 	for _, dir := range candidates {
 		info, err := os.Stat(dir)
 		if dir == "" || err != nil || !info.IsDir() {
 			continue
 		}
-		for _, other := range seen {
-			if os.SameFile(info, other) {
-				continue next
-			}
+		st := info.Sys().(*syscall.Stat_t)
+		if id := [2]uint64{uint64(st.Dev), st.Ino}; !seen[id] {
+			seen[id] = true
+			dirs = append(dirs, dir)
 		}
-		dirs, seen = append(dirs, dir), append(seen, info)
 	}
 	return dirs
 }

@@ -28,13 +28,13 @@ func Switch(dir string, off bool) []Switched {
 		return []Switched{switchOne(dir, off)}
 	}
 	text, _ := os.ReadFile(offList)
-	dirs := append(Dirs(), strings.Fields(string(text))...)
+	dirs := append(Dirs(), strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })...)
 	sockets, _ := os.ReadFile("/proc/net/unix")
 	dirs = append(dirs, dirsOfSockets(string(sockets))...)
 	slices.Sort(dirs)
 	dirs = slices.Compact(dirs)
 	if off && os.Geteuid() == 0 {
-		os.WriteFile(offList, []byte(strings.Join(dirs, "\n")+"\n"), 0o644) // without it 'gosmc on' still finds those that are in use
+		remember(offList, dirs) // without it 'gosmc on' still finds those that are in use
 	}
 	var list []Switched
 	for _, dir := range dirs {
@@ -50,6 +50,14 @@ func Switch(dir string, off bool) []Switched {
 	return list
 }
 
+// remember writes a list of directories at once: one that is there stays if there is no room.
+func remember(list string, dirs []string) {
+	early := list + ".new"
+	if os.WriteFile(early, []byte(strings.Join(dirs, "\n")+"\n"), 0o644) != nil || os.Rename(early, list) != nil { // rule: TestRemember
+		os.Remove(early)
+	}
+}
+
 func switchOne(dir string, off bool) Switched {
 	change := rundir.SwitchOn
 	if off {
@@ -57,22 +65,26 @@ func switchOne(dir string, off bool) Switched {
 	}
 	changed, err := change(dir)
 	s := Switched{Dir: dir, Changed: changed}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case err == nil || errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		s.Error = err.Error() + ": run as root"
+	default:
 		s.Error = err.Error()
 	}
 	return s
 }
 
 // dirsOfSockets returns the run directories of the control sockets in a text such as
-// /proc/net/unix: DIR/BOOT/ctl/NAME. Every program that uses SMC has one. Names with blanks are
-// left out, and directories of other mount namespaces may be none here.
+// /proc/net/unix: DIR/BOOT/ctl/NAME. Every program that uses SMC has one. Directories of other mount
+// namespaces may be none here.
 func dirsOfSockets(text string) (dirs []string) {
 	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		if len(fields) == 0 {
-			continue
+		name := strings.TrimSuffix(line, "\n")
+		for range 7 { // fields in front of the name, which may have blanks
+			_, name, _ = strings.Cut(strings.TrimLeft(name, " "), " ")
 		}
-		part, ok := strings.CutSuffix(filepath.Dir(fields[len(fields)-1]), "/"+rundir.Control)
+		part, ok := strings.CutSuffix(filepath.Dir(name), "/"+rundir.Control)
 		if dir := filepath.Dir(part); ok && filepath.IsAbs(dir) && rundir.Own(dir) == part {
 			dirs = append(dirs, dir)
 		}
