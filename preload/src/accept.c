@@ -74,12 +74,18 @@ static bool other_end(int end, const struct identity *id)
 static int claim(const struct identity *id, int fd)
 {
 	struct message m;
+	int64_t begin = supervisor_clock();
 	int end = -1;
-	int sock = supervisor_open_own();
+	int sock;
 	long spare;
 
-	if (sock < 0)
+	if (supervisor_slow())
 		return -1;
+	sock = supervisor_open_own();
+	if (sock < 0) {
+		supervisor_asked(begin);
+		return -1;
+	}
 	/* An end for which there is no descriptor would be lost, so one is kept free. */
 	spare = SYS(fcntl, sock, F_DUPFD_CLOEXEC, 0);
 	message_fill(&m, KIND_CLAIM, id);
@@ -89,6 +95,8 @@ static int claim(const struct identity *id, int fd)
 			(void)supervisor_receive(sock, KIND_CLAIM, &end);
 		if (end >= 0)
 			supervisor_parts(sock);
+		else
+			supervisor_asked(begin);
 	}
 	SYS(close, sock);
 	if (end >= 0 && !other_end(end, id)) {
@@ -116,6 +124,12 @@ static int moved(int listener, int fd, int flags)
 	marked = letter_marked(fd);
 	if ((!marked && !board_waiting()) || !address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))
 		return fd;
+	/* A client elsewhere can have the mark, too, and would have us ask for each of its connections, again and again. */
+	if (marked && !letter_near(&id)) {
+		marked = false;
+		if (!board_waiting())
+			return fd;
+	}
 	if (!birth_place(fd) || ((flags & SOCK_NONBLOCK) && SYS(fcntl, fd, F_SETFL, O_RDWR | O_NONBLOCK) != 0))
 		return fd; /* the end could not have its place, or would wait */
 	if (marked)
@@ -123,7 +137,7 @@ static int moved(int listener, int fd, int flags)
 	if (end < 0 && asks)
 		end = claim(&id, fd);
 	/* Another one that accepts may have found our end in the letterbox, and is about to give it back. */
-	for (int i = 0; end < 0 && asks && marked && i < AGAIN; i++) {
+	for (int i = 0; end < 0 && asks && marked && i < AGAIN && !supervisor_slow(); i++) {
 		struct timespec pause = {.tv_nsec = MSEC << i};
 
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);

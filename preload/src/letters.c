@@ -72,8 +72,8 @@ static bool letters_allowed(void)
 	return settings.letters && (uid_t)SYS(geteuid) == settings.uid;
 }
 
-/* near says whether both ends have one address, as in all marked connections. */
-static bool near(const struct identity *id)
+/* letter_near says whether both ends have one address, as in all marked connections. */
+bool letter_near(const struct identity *id)
 {
 	return memcmp(id->local.ip, id->peer.ip, sizeof(id->local.ip)) == 0 ||
 	       (address_is_loopback(&id->local) && address_is_loopback(&id->peer));
@@ -120,7 +120,7 @@ bool letter_marked(int fd)
 /* letter_possible says whether a connection may be offered to a supervisor by letter. */
 bool letter_possible(const char *path, const struct identity *id)
 {
-	return strlen(path) + sizeof(".in0") <= sizeof(((struct sockaddr_un *)0)->sun_path) && letters_allowed() && near(id);
+	return strlen(path) + sizeof(".in0") <= sizeof(((struct sockaddr_un *)0)->sun_path) && letters_allowed() && letter_near(id);
 }
 
 /* attach gives a socket a filter of packets, which lets everything pass. */
@@ -315,7 +315,7 @@ static pid_t client_of(int end)
  */
 int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 {
-	const struct board *b = letters_allowed() && near(id) ? board_of_ours() : NULL;
+	const struct board *b = letters_allowed() && letter_near(id) ? board_of_ours() : NULL;
 	int box, notes, end;
 	struct message m;
 

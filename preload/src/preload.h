@@ -135,6 +135,9 @@ _Static_assert(sizeof(struct board) == 16 + 16 * LETTERBOXES, "struct board");
 /* supervisor.c */
 int supervisor_open(const char *path);
 int supervisor_open_own(void);
+int64_t supervisor_clock(void);
+void supervisor_asked(int64_t begin);
+bool supervisor_slow(void);
 size_t supervisors_dir(char dir[static 108]);
 bool supervisor_send(int sock, struct message *m, int fd);
 enum status supervisor_receive(int sock, enum kind kind, int *fd);
@@ -162,6 +165,7 @@ bool letter_send(const char *path, const struct identity *id, struct message *m,
 void letter_unmark(int fd, int maxseg);
 bool letter_withdraw(int fd);
 bool letter_marked(int fd);
+bool letter_near(const struct identity *id);
 int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp);
 
 /* start.c: the settings of the environment, which are read once. */

@@ -14,6 +14,7 @@
 
 #define TIMEOUT_SEC 2
 #define SEC 1000000000 /* in nanoseconds */
+#define SLOW_SEC 10    /* for which our own supervisor is not asked again after it has not answered */
 
 /* A wait is the time that a call may still wait on a socket, which signals interrupt. */
 struct wait {
@@ -154,7 +155,8 @@ int supervisor_open_own(void)
 	uid_t uid;
 	int sock = supervisor_open(settings.socket);
 
-	if (sock >= 0 || sizeof(prefix) - 1 + n > sizeof(sun.sun_path))
+	/* A supervisor with a full queue would have another one wait, too. */
+	if (sock >= 0 || sock == -EAGAIN || sizeof(prefix) - 1 + n > sizeof(sun.sun_path))
 		return sock;
 	memcpy(sun.sun_path, prefix, sizeof(prefix) - 1);
 	memcpy(sun.sun_path + sizeof(prefix) - 1, name, n);
@@ -163,6 +165,34 @@ int supervisor_open_own(void)
 		return sock;
 	SYS(close, sock);
 	return -1;
+}
+
+static int64_t slow_until; /* of CLOCK_MONOTONIC */
+
+/* supervisor_clock is the time that supervisor_asked takes. */
+int64_t supervisor_clock(void)
+{
+	return now();
+}
+
+/* supervisor_asked notes that our supervisor was asked in vain. begin is the time before it was. */
+void supervisor_asked(int64_t begin)
+{
+	int64_t end = now();
+
+	if (end - begin >= (int64_t)TIMEOUT_SEC * SEC / 2)
+		__atomic_store_n(&slow_until, end + (int64_t)SLOW_SEC * SEC, __ATOMIC_RELAXED);
+}
+
+/*
+ * supervisor_slow says whether our supervisor has not answered in time a moment ago. It may be stopped; or, where we have another user than it,
+ * others fill the queue of its door. Every accepted connection would wait.
+ */
+bool supervisor_slow(void)
+{
+	int64_t until = __atomic_load_n(&slow_until, __ATOMIC_RELAXED);
+
+	return until != 0 && now() < until;
 }
 
 void message_fill(struct message *m, enum kind kind, const struct identity *id)
