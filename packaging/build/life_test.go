@@ -342,7 +342,7 @@ func (l *life) removeIt() {
 		l.errorf("gosmc service enable has made no %s", serviceDropIn)
 	}
 	// The files that an agent that was killed, and programs that found no library, would have left.
-	l.sh("mkdir -p /var/cache/gosmc/lib && touch /var/cache/gosmc/lib/x /run/gosmc-agent.sock /run/gosmc-agent.sock.lock")
+	l.sh("mkdir -p /var/cache/gosmc/lib && touch /var/cache/gosmc/lib/x /run/gosmc.off /run/gosmc-agent.sock /run/gosmc-agent.sock.lock")
 	l.inChroot()
 	l.command(exec.Command(l.remove[0], l.remove[1:]...))
 	for _, path := range []string{"/usr/bin/gosmc", "/usr/lib/gosmc", "/usr/share/doc/gosmc", "/usr/lib/systemd/system/gosmc-agent.service", enabledLink, serviceDropIn} {
