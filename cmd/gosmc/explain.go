@@ -48,8 +48,9 @@ type explainStep struct {
 }
 
 // explain reports which mode connections of a user to an address would get. program is a path, or
-// empty; args are its arguments, with its name as the first.
-func explain(ctx context.Context, address, program string, args []string, uid int, s *config.Settings) (*explainReport, error) {
+// empty; args are its arguments, with its name as the first. obstacle says why 'gosmc run' leaves
+// every program to TCP here, "" if it does not.
+func explain(ctx context.Context, address, program string, args []string, uid int, s *config.Settings, obstacle string) (*explainReport, error) {
 	r := &explainReport{Schema: jsonSchema, Time: time.Now(), Address: address, Program: program, UID: uid, Servers: []explained{}}
 	servers, err := resolve(ctx, address)
 	if err != nil {
@@ -66,7 +67,7 @@ func explain(ctx context.Context, address, program string, args []string, uid in
 	hosts := survey.Ask(ctx, "")
 	for _, server := range servers {
 		e := explained{Server: server.String(), Listen: policy.Listen.RefusesListener(server)}
-		e.follow(server, program, args, uid, s, policy)
+		e.follow(server, program, args, uid, s, policy, obstacle)
 		e.library(server, uid, s, policy, &hosts)
 		e.libraryShort(server, program, args, uid, s)
 		r.Servers = append(r.Servers, e)
@@ -108,7 +109,7 @@ func resolve(ctx context.Context, address string) ([]netip.AddrPort, error) {
 }
 
 // follow takes the steps that a program of 'gosmc run' would.
-func (e *explained) follow(server netip.AddrPort, program string, args []string, uid int, s *config.Settings, policy *config.Policy) {
+func (e *explained) follow(server netip.AddrPort, program string, args []string, uid int, s *config.Settings, policy *config.Policy, obstacle string) {
 	e.Mode = modeUnix
 	step := func(ok bool, what string, args ...any) bool {
 		what = fmt.Sprintf(what, args...)
@@ -119,6 +120,10 @@ func (e *explained) follow(server netip.AddrPort, program string, args []string,
 		return ok
 	}
 	if !step(!s.Off, "SMC is switched %s%s", map[bool]string{true: "off", false: "on"}[s.Off], from(config.SMC)) {
+		return
+	}
+	if obstacle != "" { // rule: TestRunExplainObstacle
+		step(false, "'gosmc run' can do nothing here: %s", obstacle)
 		return
 	}
 	if program != "" {

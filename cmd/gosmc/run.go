@@ -71,8 +71,8 @@ name that by --user. The exit status is 0 if the connection would leave TCP, and
 				if argv0 != "" {
 					args[0] = argv0
 				}
-				if scarce() {
-					return runScarce(cmd, program, args, require)
+				if why := ownObstacle(); why != "" {
+					return runPlain(cmd, program, args, require, why)
 				}
 			}
 			s, err := policy.settings(cmd)
@@ -99,12 +99,24 @@ name that by --user. The exit status is 0 if the connection would leave TCP, and
 	return cmd
 }
 
+// ownObstacle says why this process can do nothing for a program, "" if it can. Nothing that could
+// end the process comes before it.
+func ownObstacle() string {
+	switch {
+	case scarce():
+		return "too few files may be open (ulimit -n)"
+	case supervise.Deadly():
+		return "a filter of system calls (seccomp) kills processes for calls that gosmc needs"
+	}
+	return ""
+}
+
 // explainRun is run --explain.
 func explainRun(cmd *cobra.Command, address, asUser string, args []string, s *config.Settings, asJSON, all bool) error {
 	if err := checkAddr(address); err != nil {
 		return err
 	}
-	uid := os.Geteuid()
+	obstacle, uid := ownObstacle(), os.Geteuid()
 	if asUser != "" {
 		var err error
 		if uid, err = userNamed(asUser); err != nil {
@@ -118,7 +130,10 @@ func explainRun(cmd *cobra.Command, address, asUser string, args []string, s *co
 			return err
 		}
 	}
-	r, err := explain(cmd.Context(), address, program, args, uid, s)
+	if err := supervise.CheckDir(uid); err != nil && obstacle == "" {
+		obstacle = err.Error()
+	}
+	r, err := explain(cmd.Context(), address, program, args, uid, s, obstacle)
 	if err != nil {
 		return err
 	}
@@ -195,18 +210,34 @@ func scarce() bool {
 	return false
 }
 
-// runScarce is runProgram where descriptors are scarce.
-func runScarce(cmd *cobra.Command, program string, args []string, require bool) error {
-	const why = "too few files may be open (ulimit -n)"
+// runPlain is runProgram where this process can do nothing for the program, and says why. It makes
+// no system call that the program's start without gosmc would not make.
+func runPlain(cmd *cobra.Command, program string, args []string, require bool, why string) error {
 	if require {
 		return &exitError{exitFellBack, fmt.Errorf("%s cannot be moved from TCP: %s", program, why)}
 	}
-	path, err := programPath(program)
-	if err != nil {
-		return err
+	paths := []string{program}
+	if !strings.Contains(program, "/") {
+		paths = nil
+		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+			paths = append(paths, filepath.Join(dir, program))
+		}
 	}
-	cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(program), why)
-	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, os.Environ())}}
+	err := error(syscall.ENOENT)
+	for _, path := range paths {
+		info, e := os.Stat(path)
+		switch {
+		case e != nil:
+			continue
+		case info.IsDir() || info.Mode()&0o111 == 0:
+			err = syscall.EACCES
+			continue
+		}
+		cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(program), why)
+		err = syscall.Exec(path, args, os.Environ())
+		return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: err}}
+	}
+	return notRunnable(&os.PathError{Op: "exec", Path: program, Err: err})
 }
 
 // withTools returns an environment that has a gosmc in its PATH, so that programs, and shells, can
@@ -325,6 +356,9 @@ func newSupervisorCommands() []*cobra.Command {
 			RunE:   func(_ *cobra.Command, args []string) error { return work(args) },
 		})
 	}
+	list = append(list, &cobra.Command{
+		Use: supervise.ProbeVerb, Hidden: true, Args: noArguments, RunE: func(*cobra.Command, []string) error { return supervise.Probe() },
+	})
 	var arch string
 	library := &cobra.Command{
 		Use:    "run-library DIR",

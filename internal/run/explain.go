@@ -26,6 +26,10 @@ type Server struct {
 	Obstacle string
 }
 
+// CheckDir returns an error if the environment of this process names a run directory that programs
+// of a user cannot have.
+func CheckDir(uid int) error { return rundir.CheckPath(rundir.DefaultOf(uid)) }
+
 // Look looks at a server, from the network namespace of the calling thread and for programs of a
 // user with the environment of this process. The error says why not all could be found out.
 func Look(server netip.AddrPort, uid int) (s Server, err error) {

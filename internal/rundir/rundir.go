@@ -126,11 +126,8 @@ func Path(dir, sub string) string { return filepath.Join(dir, boot(), sub) }
 // Prepare makes dir and its subdirectories where they are missing. It checks that only we, root,
 // and users that were let in on purpose can put things there.
 func Prepare(dir string) error {
-	if !filepath.IsAbs(dir) {
-		return fmt.Errorf("run directory %q is not an absolute path", dir)
-	}
-	if strings.ContainsFunc(dir, unicode.IsControl) { // rule: TestPrepareControl
-		return fmt.Errorf("run directory %q has a control character in its name", dir)
+	if err := CheckPath(dir); err != nil {
+		return err
 	}
 	mode, err := prepare(dir, 0o700)
 	if err != nil {
@@ -150,6 +147,17 @@ func Prepare(dir string) error {
 	}
 	if mode.Perm()&0o022 != 0 {
 		return preparePart(dir)
+	}
+	return nil
+}
+
+// CheckPath returns an error if no run directory can have a path.
+func CheckPath(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("run directory %q is not an absolute path", dir)
+	}
+	if strings.ContainsFunc(dir, unicode.IsControl) { // rule: TestPrepareControl
+		return fmt.Errorf("run directory %q has a control character in its name", dir)
 	}
 	return nil
 }
