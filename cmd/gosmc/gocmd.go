@@ -67,7 +67,7 @@ func runGo(cmd *cobra.Command, command string, a goArguments) error {
 	if err != nil {
 		return err
 	}
-	flags := parseGoArguments("flags", strings.Fields(env.GOFLAGS)) // the command line's replace these
+	flags := parseGoArguments("flags", splitGoFlags(env.GOFLAGS)) // the command line's replace these
 	if !a.hasTags {
 		a.tags = flags.tags
 	}
@@ -188,6 +188,24 @@ func parseGoArguments(command string, args []string) (a goArguments) {
 	}
 	a.rest = append(a.rest, args...)
 	return a
+}
+
+// splitGoFlags splits the variable GOFLAGS as the go command does: a flag that has blanks is in
+// single or double quotes, and there are no escapes. The go command has checked it.
+func splitGoFlags(value string) (list []string) {
+	for {
+		value = strings.TrimLeft(value, " \t\n\r")
+		switch {
+		case value == "":
+			return list
+		case value[0] == '\'' || value[0] == '"': // rule: TestSplitGoFlags
+			flag, rest, _ := strings.Cut(value[1:], value[:1])
+			list, value = append(list, flag), rest
+		default:
+			end := strings.IndexAny(value+" ", " \t\n\r")
+			list, value = append(list, value[:end]), value[end:]
+		}
+	}
 }
 
 // absolute is the directory where the go command runs.

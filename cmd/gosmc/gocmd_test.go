@@ -268,3 +268,14 @@ func TestGoCommand(t *testing.T) {
 		})
 	}
 }
+
+// TestSplitGoFlags has flags with blanks in GOFLAGS be read as the go command reads them: an overlay of the user that was overlooked would not apply.
+func TestSplitGoFlags(t *testing.T) {
+	for value, want := range map[string][]string{
+		"": nil, " ": nil, "-tags=a -v": {"-tags=a", "-v"}, `'-overlay=/two blanks' "-tags=a b"`: {"-overlay=/two blanks", "-tags=a b"}, `-ldflags='-s`: {"-ldflags='-s"}, "'-x": {"-x"},
+	} {
+		if got := splitGoFlags(value); !slices.Equal(got, want) {
+			t.Errorf("splitGoFlags(%q) = %q, want %q", value, got, want)
+		}
+	}
+}
