@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,14 +63,15 @@ func TestRunShared(t *testing.T) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		return cmd
 	}
-	ports := make(map[uint32]string)
-	for _, uid := range []uint32{0, nobody} {
-		line, err := startTalker(t, command(uid)).out.ReadString('\n')
+	listen := func(cmd *exec.Cmd) (port string) {
+		t.Helper()
+		line, err := startTalker(t, cmd).out.ReadString('\n')
 		if err != nil {
 			t.Fatal(err)
 		}
-		ports[uid] = strings.TrimSpace(line)
+		return strings.TrimSpace(line)
 	}
+	ports := map[uint32]string{0: listen(command(0)), nobody: listen(command(nobody))}
 	const moved, tcp = "1", "2"
 	short := strings.Repeat(moved, 16) + strings.Repeat(tcp, 4)
 	for _, tt := range []struct {
@@ -94,5 +96,33 @@ func TestRunShared(t *testing.T) {
 		if len(found) != 1 {
 			t.Errorf("%s has no table", name)
 		}
+	}
+	// A server that gives up its privileges before it listens is one of the user that has started
+	// it, for programs of that user, as one is that does so later. Another process that the first
+	// one has started is not told from those of other users.
+	changed := listen(command(0, "", strconv.Itoa(nobody)))
+	below := command(0)
+	i := slices.Index(below.Args, "perl")
+	below.Args = slices.Concat(below.Args[:i], []string{"sh", "-c", `"$@"; true`, "sh"}, below.Args[i:], []string{"", strconv.Itoa(nobody)})
+	below.SysProcAttr.Setpgid = true
+	other := listen(below)
+	defer syscall.Kill(-below.Process.Pid, syscall.SIGKILL)
+	for _, tt := range []struct {
+		name, server string
+		client       uint32
+		want         string
+	}{
+		{"a client of the user before", changed, 0, short},
+		{"a client of the user after", changed, nobody, strings.Repeat(tcp, 20)},
+		{"a server that another program starts", other, 0, strings.Repeat(tcp, 20)},
+	} {
+		out, err := command(tt.client, tt.server).Output()
+		if got := strings.TrimSpace(string(out)); err != nil || got != tt.want {
+			t.Errorf("%s: %s, %v; want %s", tt.name, got, err, tt.want)
+		}
+	}
+	out, _ := exec.Command("env", append(slices.Clone(environ), path, "run", "--explain", "127.0.0.1:"+changed, "--user", strconv.Itoa(nobody))...).CombinedOutput()
+	if want := "it was started as root (0) and has become nobody (65534)"; !strings.Contains(string(out), want) {
+		t.Errorf("--explain says %s, want %q in it", out, want)
 	}
 }

@@ -137,7 +137,13 @@ func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir s
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(procDir, strconv.Itoa(supervisor)), &st); err == nil && int(st.Uid) != uid {
+		if st.Uid != socketOf { // rule: cmd/gosmc TestRunShared
+			return fmt.Sprintf("it was started as %s and has become %s, and memory is not shared between users: start the client as %s, or the server by a 'gosmc run' of the client's user",
+				userName(int(st.Uid)), userName(int(socketOf)), userName(int(st.Uid)))
+		}
 		return otherUser(st.Uid, uid)
+	} else if err == nil && st.Uid != socketOf {
+		return fmt.Sprintf("it has become %s before it listened, and is not the process that 'gosmc run' has become: let that one listen, or put 'gosmc run' where it is %s", userName(int(socketOf)), userName(int(socketOf)))
 	}
 	if theirs := filepath.Dir(socket); !sameFile(theirs, dir) {
 		return fmt.Sprintf("its run directory is %s, and a program here would use %s: set GOSMC_DIR to the same for both", above(theirs), above(dir))

@@ -66,9 +66,9 @@ func (s *supervisor) hearOutside(t *talk, uid uint32) {
 	for err == unix.EINTR {
 		m, fds, err = t.receive(0)
 	}
-	if err == nil && (m.kind == kindBoard || m.kind == kindClaim) { // rule: TestClaimOutside: (m.kind == kindBoard || m.kind == kindClaim) -> true
+	if err == nil {
 		s.mu.Lock()
-		if !s.outsiders.over {
+		if !s.outsiders.over && (m.kind == kindBoard || m.kind == kindClaim || m.kind == kindAnnounce && s.isFirst(t)) { // rule: TestClaimOutside: (m.kind == kindBoard || m.kind == kindClaim || m.kind == kindAnnounce && s.isFirst(t)) -> true
 			s.answer(t, m, fds)
 		}
 		s.mu.Unlock()
@@ -78,6 +78,13 @@ func (s *supervisor) hearOutside(t *talk, uid uint32) {
 		return
 	}
 	closeAll(fds)
+}
+
+// isFirst reports whether a talk is of the process that 'gosmc run' has become. That process may
+// have another user by now. It is older than the door, so as long as it lives nobody else can have
+// knocked with its process ID.
+func (s *supervisor) isFirst(t *talk) bool {
+	return s.programs != nil && t.pid == s.first && s.programs.lives(s.first) // rule: TestAnnounceOutside: s.programs.lives(s.first) -> true
 }
 
 // releaseOutside is [offer.release] for a goroutine that may wait: for the client, but not long, as

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -155,6 +156,78 @@ func TestOutsideSilent(t *testing.T) {
 	unix.SetsockoptTimeval(door.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60})
 	if n, err := readFrom(door.fd, make([]byte, 1)); n != 0 || err != nil {
 		t.Errorf("Read = %d, %v, want an end of file", n, err)
+	}
+}
+
+// TestAnnounceOutside has the program that 'gosmc run' has become announce a listener by the door,
+// as it does when it has another user by then. No other process may, nor one that has got the
+// process ID when that program has ended.
+func TestAnnounceOutside(t *testing.T) {
+	s := newTestSupervisor(t)
+	l := listenTCP(t, "127.0.0.1:0")
+	raw, err := l.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	announce := message{kind: kindAnnounce, netns: s.listeners.netns, local: l.Addr().(*net.TCPAddr).AddrPort()}
+	raw.Control(func(fd uintptr) {
+		announce.unique, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() status {
+		p := s.dial(t, doorName(filepath.Base(s.path)))
+		p.send(testMessage(announce))
+		got, _ := p.reply()
+		return got
+	}
+	if got := ask(); got != 99 {
+		t.Errorf("Announce of another process: status %d, want to be hung up on", got)
+	}
+	s.mu.Lock()
+	s.first = os.Getpid() // and no program that is watched: it has ended
+	s.mu.Unlock()
+	if got := ask(); got != 99 {
+		t.Errorf("Announce of a process with its ID, when the first has ended: status %d, want to be hung up on", got)
+	}
+	s.mu.Lock()
+	err = s.programs.add(s.first)
+	s.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(); got != statusOK {
+		t.Errorf("Announce of the first process: status %d, want %d", got, statusOK)
+	}
+	if _, err := os.Readlink(s.listeners.link(announce.local.Port())); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLives has a process that has ended, and whose end the supervisor has not heard of yet.
+func TestLives(t *testing.T) {
+	poll, err := newPoller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer poll.close()
+	p := newPrograms(poll, "", 1000)
+	defer p.close()
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.add(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if !p.lives(cmd.Process.Pid) || p.lives(os.Getpid()) {
+		t.Errorf("lives = %t of a process that is watched, %t of another one", p.lives(cmd.Process.Pid), p.lives(os.Getpid()))
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	if p.lives(cmd.Process.Pid) {
+		t.Error("a process that has ended lives")
 	}
 }
 

@@ -51,6 +51,12 @@ func (p *programs) add(pid int) error {
 	return nil
 }
 
+// lives reports whether a process is watched and has not ended.
+func (p *programs) lives(pid int) bool {
+	fd, ok := p.pids[pid]
+	return ok && unix.PidfdSendSignal(fd, 0, nil, 0) != unix.ESRCH // rule: TestLives: unix.PidfdSendSignal(fd, 0, nil, 0) != unix.ESRCH -> fd >= 0
+}
+
 // ended takes the event of a process that has ended.
 func (p *programs) ended(fd int) {
 	pid, ok := p.byFD[fd]

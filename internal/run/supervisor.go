@@ -35,6 +35,7 @@ type supervisor struct {
 	board     *board // nil at a desk
 	listeners *listeners
 	programs  *programs          // nil at a desk
+	first     int                // process ID of the program that 'gosmc run' has become; older than the door
 	talks     map[int]*talk      // by descriptor
 	outsiders outsiders          // that came by the door
 	offers    map[pairKey]*offer // that nobody has claimed
@@ -85,7 +86,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 		share := sharesOf(limit)
 		s.letters.room, s.relays, s.lastTalk = share.offers, make(chan struct{}, share.relays), share.talks
 		s.programs = newPrograms(s.poll, s.path, share.programs)
-		err = s.programs.add(pid)
+		s.first, err = pid, s.programs.add(pid)
 	}
 	if err != nil {
 		s.close()

@@ -29,7 +29,8 @@ EXPORT int listen(int fd, int backlog)
 	/* Clients may come here still for one that has listened at this port before, until its supervisor has looked. */
 	if (stays && !connect_announced(fd, &id.local))
 		return (int)sys_return(r);
-	sock = supervisor_open(settings.socket);
+	/* A server that has given up its privileges, as memcached does before it listens, goes by the door. */
+	sock = (uid_t)SYS(geteuid) == settings.uid ? supervisor_open(settings.socket) : supervisor_open_own();
 	if (sock < 0)
 		return (int)sys_return(r);
 	message_fill(&m, KIND_ANNOUNCE, &id);
