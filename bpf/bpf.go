@@ -93,11 +93,11 @@ func explain(what string, err error) error {
 	hint := ""
 	var refused *ebpf.VerifierError
 	switch {
-	case errors.As(err, &refused): // no matter of privilege, and the error says more
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, ebpf.ErrNotSupported) && !privileged():
+	case errors.As(err, &refused) && privileged(): // no matter of privilege, and the error says more
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), !privileged():
 		// Without privilege the loader's probes fail too, and it takes the features that they ask
-		// for to be unknown.
-		hint = "; it needs root, or CAP_BPF and CAP_NET_ADMIN"
+		// for to be unknown. Without CAP_PERFMON the verifier refuses the programs, with any error.
+		hint = "; it needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
 		if errors.Is(err, unix.EPERM) && what == "attach" {
 			hint += ", and no program that was attached exclusively to the same control group"
 		}
@@ -107,7 +107,7 @@ func explain(what string, err error) error {
 	return fmt.Errorf("bpf: %s: %w%s", what, err, hint)
 }
 
-// privileged reports whether this thread may load programs at all.
+// privileged reports whether this thread may load programs like ours.
 func privileged() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
@@ -115,7 +115,7 @@ func privileged() bool {
 		return true // nothing is known against it
 	}
 	has := func(c uint) bool { return caps[c/32].Effective&(1<<(c%32)) != 0 }
-	return has(unix.CAP_SYS_ADMIN) || has(unix.CAP_BPF)
+	return has(unix.CAP_SYS_ADMIN) || has(unix.CAP_BPF) && has(unix.CAP_PERFMON)
 }
 
 func closeAll[K comparable, T interface{ Close() error }](things map[K]T) {

@@ -61,7 +61,8 @@ func AttachOption(cgroup, pins string) (*Option, error) {
 	if err := spec.Variables["option_name"].Set(option.Name); err != nil {
 		return nil, fmt.Errorf("bpf: %w", err)
 	}
-	if !complete(pins, group.Ino) { // sockets that ended meanwhile are still counted
+	whole := complete(pins, group.Ino)
+	if !whole { // sockets that ended meanwhile are still counted
 		if err := DetachOption(pins); err != nil {
 			return nil, err
 		}
@@ -75,6 +76,9 @@ func AttachOption(cgroup, pins string) (*Option, error) {
 		c, err = ebpf.NewCollectionWithOptions(spec, options)
 	}
 	if err != nil {
+		if !whole { // the maps are pinned before the verifier sees a program
+			_ = DetachOption(pins) // the first error is the reason
+		}
 		return nil, explain("load", err)
 	}
 	defer c.Close()

@@ -195,26 +195,34 @@ func TestNoPrivilege(t *testing.T) {
 		t.Fatal(err)
 	}
 	group, pins := smctest.EnterCgroup(t, root), mountPins(t)
-	without := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var none [2]unix.CapUserData
-		if err := unix.Capset(&header, &none[0]); err != nil {
-			without <- err
-			return
-		}
-		o, err := AttachOption(group, pins)
-		if err == nil {
-			o.Close()
-		}
-		without <- err
-	}()
+	with := func(capabilities ...uint) error {
+		result := make(chan error)
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			var caps [2]unix.CapUserData
+			for _, c := range capabilities {
+				caps[c/32].Effective |= 1 << (c % 32)
+				caps[c/32].Permitted |= 1 << (c % 32)
+			}
+			if err := unix.Capset(&header, &caps[0]); err != nil {
+				result <- err
+				return
+			}
+			o, err := AttachOption(group, pins)
+			if err == nil {
+				o.Close()
+			}
+			result <- err
+		}()
+		return <-result
+	}
 	for what, tt := range map[string]struct {
 		err  error
 		want string
 	}{
-		"no capabilities": {<-without, "CAP_BPF"},
+		"no capabilities": {with(), "CAP_BPF"},
+		"no CAP_PERFMON":  {with(unix.CAP_BPF, unix.CAP_NET_ADMIN), "CAP_PERFMON"},
 		"no cgroup":       {func() error { _, err := AttachOption(t.TempDir(), pins); return err }(), "no control group of version 2"},
 		"nothing":         {func() error { _, err := AttachOption("/nowhere", pins); return err }(), "no such file"},
 		"no bpf":          {PreparePins(filepath.Join(t.TempDir(), "pins")), "type bpf"},
