@@ -9,8 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/internal/config"
 )
 
 // makeTarget runs a target of the Makefile in the directory of the module.
@@ -115,5 +118,38 @@ func TestMakeCommit(t *testing.T) {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("make --dry-run build = %s; want %s in it", out, want)
 		}
+	}
+}
+
+// TestRunLibraryCommand has a volume that every user can write to get the command and its library, as
+// pods have it: a program that is started from there has the library of the volume, whoever has
+// written it.
+func TestRunLibraryCommand(t *testing.T) {
+	t.Setenv(config.EnvDisabled, "")
+	dir, err := os.MkdirTemp("", "volume") // a short name: sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // an init container may be started again
+		if out, err := exec.Command(os.Args[0], "run-library", "--command", dir).CombinedOutput(); err != nil {
+			t.Fatalf("run-library --command: %v\n%s", err, out)
+		}
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, "bin/.gosmc-*"))
+	if len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	cmd := exec.Command(filepath.Join(dir, "bin/gosmc"), "run", "--require", "--", "cat", "/proc/self/maps")
+	cmd.Env = append(os.Environ(), "GOSMC_DIR="+filepath.Join(dir, "run"))
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), filepath.Join(dir, "lib/gosmc")+"/") {
+		t.Errorf("a program from the volume: %v, without its library in\n%s", err, out)
 	}
 }

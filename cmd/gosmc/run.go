@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -360,18 +361,52 @@ func newSupervisorCommands() []*cobra.Command {
 		Use: supervise.ProbeVerb, Hidden: true, Args: noArguments, RunE: func(*cobra.Command, []string) error { return supervise.Probe() },
 	})
 	var arch string
+	var command bool
 	library := &cobra.Command{
 		Use:    "run-library DIR",
-		Short:  "Write the library of gosmc run below DIR, for 'make install'; with --arch as a package for that architecture has it",
+		Short:  "Write the library of gosmc run below DIR, for 'make install'; with --arch as a package for that architecture has it; with --command this command too, as bin/gosmc and lib/gosmc below DIR",
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if arch != "" {
+			switch {
+			case command && arch != "":
+				return usagef("--command and --arch exclude each other")
+			case command:
+				return writePrefix(args[0])
+			case arch != "":
 				return supervise.WritePackagedLibrary(args[0], arch, preload.LibraryFor(arch))
 			}
 			return supervise.WriteLibrary(args[0], preload.Library())
 		},
 	}
 	library.Flags().StringVar(&arch, "arch", "", "the architecture, by its name in Go, for programs of other machines")
+	library.Flags().BoolVar(&command, "command", false, "copy this command, too: for a volume of containers whose images do not have it")
 	return append(list, library)
+}
+
+// writePrefix writes this command and its library below dir, as an installation has them. An image of
+// gosmc has no other program that could copy them.
+func writePrefix(dir string) error {
+	bin := filepath.Join(dir, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	to, err := os.CreateTemp(bin, ".gosmc-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(to.Name()) // which is not there any more if all went well
+	_, err = io.Copy(to, self)
+	if err = errors.Join(err, to.Chmod(0o755), to.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(to.Name(), filepath.Join(bin, "gosmc")); err != nil {
+		return err
+	}
+	return supervise.WriteLibrary(filepath.Join(dir, "lib/gosmc"), preload.Library())
 }
