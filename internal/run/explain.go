@@ -67,7 +67,7 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	// A server that was started again, and left to TCP, may find the link of a supervisor that was
 	// killed with it before.
 	if err == nil && filepath.Base(target) == target && left(dir, s.PID) == "" { // rule: TestExplainLeft: left(dir, s.PID) == "" -> true
-		s.Obstacle = unusable(filepath.Join(dir, target), uid)
+		s.Obstacle = unusable(filepath.Join(dir, target), socketOf, uid)
 		return s, nil
 	}
 	s.Obstacle = unannounced(s.PID, socketOf, uid, server, dir)
@@ -89,11 +89,12 @@ func ShortBefore(server netip.AddrPort, program, script string, uid int) admissi
 	return admission.Lookup(rundir.SupervisorsOf(rundir.DefaultOf(uid), uid), admission.Key(netip.AddrPortFrom(server.Addr().Unmap(), server.Port()), netns, hash))
 }
 
-// unusable says why a program of a user cannot use the supervisor that has announced a port, "" if it can.
-func unusable(socket string, uid int) string {
+// unusable says why a program of a user cannot use the supervisor that has announced a port, "" if
+// it can. The listener belongs to socketOf.
+func unusable(socket string, socketOf uint32, uid int) string {
 	var st unix.Stat_t
 	if err := unix.Stat(socket, &st); err == nil && int(st.Uid) != uid { // rule: cmd/gosmc TestRunExplain
-		return otherUser(st.Uid, uid)
+		return startedByOther(st.Uid, socketOf, uid)
 	}
 	if !answers(socket) {
 		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again"
@@ -137,11 +138,7 @@ func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir s
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(procDir, strconv.Itoa(supervisor)), &st); err == nil && int(st.Uid) != uid {
-		if st.Uid != socketOf { // rule: cmd/gosmc TestRunShared
-			return fmt.Sprintf("it was started as %s and has become %s, and memory is not shared between users: start the client as %s, or the server by a 'gosmc run' of the client's user",
-				userName(int(st.Uid)), userName(int(socketOf)), userName(int(st.Uid)))
-		}
-		return otherUser(st.Uid, uid)
+		return startedByOther(st.Uid, socketOf, uid)
 	} else if err == nil && st.Uid != socketOf {
 		return fmt.Sprintf("it has become %s before it listened, and is not the process that 'gosmc run' has become: let that one listen, or put 'gosmc run' where it is %s", userName(int(socketOf)), userName(int(socketOf)))
 	}
@@ -156,6 +153,16 @@ func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir s
 		return "its supervisor is in another network namespace: start the server by a 'gosmc run' in this one"
 	}
 	return "its listener is not announced: another program of 'gosmc run' had the port first, a process without the library has accepted connections there, or the supervisor has too many listeners"
+}
+
+// startedByOther says that a server was started by another user than the client's, and which user
+// it has become.
+func startedByOther(started, now uint32, client int) string {
+	if started == now { // rule: cmd/gosmc TestRunShared: started == now -> true
+		return otherUser(started, client)
+	}
+	return fmt.Sprintf("it was started as %s and has become %s, and memory is not shared between users: start the client as %s, or the server by a 'gosmc run' of the client's user",
+		userName(int(started)), userName(int(now)), userName(int(started)))
 }
 
 // otherUser says that a server is another user's.
