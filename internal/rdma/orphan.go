@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"net/netip"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 // without a word. With a retry count of 7, which Linux net/smc sets, soft-RoCE sends again without
 // end. An adapter would give up, so it needs no answer, and IBTA 9.6.1 has packets for an unknown
 // queue pair dropped in silence. The device that owns the address's port now answers an orphan with
-// a NAK, remote operation error, which ends it.
+// a NAK, remote operation error, which ends it. While nobody owns the port an [OrphanResponder] may.
 //
 // A NAK acknowledges all packets before its own (IBTA 9.7.5.2.1). The lowest packet that came three
 // times is the oldest that the orphan has on its way: nothing before it is unacknowledged. So no
@@ -47,11 +48,12 @@ const (
 	nakLen = 12 + 4 // BTH, AETH
 )
 
-// orphans are the orphans that a device has noticed. They belong to the goroutine that has the turn
-// to receive.
+// orphans are the orphans that a device, or an [OrphanResponder], has noticed. They belong to the
+// goroutine that has the turn to receive.
 type orphans struct {
 	list     []orphan
 	next     int           // to be replaced by a new one
+	pause    time.Duration // between two answers, if longer than orphanPause
 	answered time.Duration // when one was last; 0: never
 	tx       *sender       // nil until there was something
 }
@@ -68,38 +70,14 @@ func sourcePort(own, remote wire.QPN) uint16 {
 
 // orphan takes the packet at hand, datagram b of message m, which is for no queue pair.
 func (r *receiver) orphan(m *udp.Message, b []byte, id uint16) {
-	p, o := &r.packet, &r.orphans
-	// rule: TestOrphanRules: m.From.Port() < minRxePort -> false
-	if !p.Opcode.IsSend() && !p.Opcode.IsWrite() || m.From.Port() < minRxePort || m.From.Addr() == r.dev.addr.Addr() {
-		return
-	}
-	x := o.find(m.From, p.DestQPN)
+	d, o := r.dev, &r.orphans
+	x := o.look(r.now, m.From, d.addr.Addr(), &r.packet, func() bool { return r.intact(m, b, id) })
 	if x == nil {
-		if !r.intact(m, b, id) {
-			return
-		}
-		o.add(orphan{from: m.From, qpn: p.DestQPN, psn: p.PSN, seen: 1})
 		return
 	}
-	switch d := p.PSN.Sub(x.psn); {
-	case d > 0: // rule: TestOrphanRules
-		return
-	case d < 0:
-		// rule: TestOrphanDamaged
-		if !r.intact(m, b, id) { // a sequence number that nobody has sent would never come again
-			return
-		}
-		x.psn, x.seen = p.PSN, 0
+	if err := o.refuse(x, d.sock, d.addr.Port()); err != nil {
+		d.stats.sendErrors.Add(1)
 	}
-	if x.seen++; x.seen < orphanRounds || o.answered != 0 && r.now-o.answered < orphanPause {
-		x.seen = min(x.seen, orphanRounds)
-		return
-	}
-	if !r.intact(m, b, id) { // rule: TestOrphanRules
-		return
-	}
-	x.seen, o.answered = 0, r.now
-	r.refuseOrphan(x)
 }
 
 // intact reports whether the ICRC of a packet that is for no queue pair is right, and counts it if not.
@@ -110,6 +88,42 @@ func (r *receiver) intact(m *udp.Message, b []byte, id uint16) bool {
 		return false
 	}
 	return true
+}
+
+// look takes a packet from an address to a queue pair that is gone, and returns the orphan that is
+// to be refused now, nil for none. local is the address that the packet came to; intact checks its
+// ICRC, where that matters.
+func (o *orphans) look(now time.Duration, from netip.AddrPort, local netip.Addr, p *roce.Packet, intact func() bool) *orphan {
+	// rule: TestOrphanRules: from.Port() < minRxePort -> false
+	if !p.Opcode.IsSend() && !p.Opcode.IsWrite() || from.Port() < minRxePort || from.Addr() == local {
+		return nil
+	}
+	x := o.find(from, p.DestQPN)
+	if x == nil {
+		if intact() {
+			o.add(orphan{from: from, qpn: p.DestQPN, psn: p.PSN, seen: 1})
+		}
+		return nil
+	}
+	switch d := p.PSN.Sub(x.psn); {
+	case d > 0: // rule: TestOrphanRules
+		return nil
+	case d < 0:
+		// rule: TestOrphanDamaged
+		if !intact() { // a sequence number that nobody has sent would never come again
+			return nil
+		}
+		x.psn, x.seen = p.PSN, 0
+	}
+	if x.seen++; x.seen < orphanRounds || o.answered != 0 && now-o.answered < max(o.pause, orphanPause) {
+		x.seen = min(x.seen, orphanRounds)
+		return nil
+	}
+	if !intact() { // rule: TestOrphanRules
+		return nil
+	}
+	x.seen, o.answered = 0, now
+	return x
 }
 
 func (o *orphans) find(from netip.AddrPort, qpn wire.QPN) *orphan {
@@ -130,17 +144,16 @@ func (o *orphans) add(x orphan) {
 	o.next = (o.next + 1) % maxOrphans
 }
 
-// refuseOrphan sends the NAK to each number that x may have. A NAK that the socket has no room for
-// is lost: x sends again.
-func (r *receiver) refuseOrphan(x *orphan) {
-	d, o := r.dev, &r.orphans
+// refuse sends the NAK from sock to each number that x may have, at a port of x's host. A NAK that
+// the socket has no room for is lost: x sends again.
+func (o *orphans) refuse(x *orphan, sock *udp.Socket, port uint16) error {
 	if o.tx == nil {
 		o.tx = &sender{batch: udp.NewTxBatch(4 << 10)}
 	}
 	t := o.tx
 	t.begin()
-	to := netip.AddrPortFrom(x.from.Addr(), d.addr.Port())
-	t.to(&path{remote: to, flow: roce.NewFlow(d.sock.SourceAddr(), to)})
+	to := netip.AddrPortFrom(x.from.Addr(), port)
+	t.to(&path{remote: to, flow: roce.NewFlow(sock.SourceAddr(), to)})
 	for n := firstQPN; n < maxRxeQPN; n++ {
 		if sourcePort(n, x.qpn) != x.from.Port() {
 			continue
@@ -156,8 +169,13 @@ func (r *receiver) refuseOrphan(x *orphan) {
 		p.Append(room[:0])
 		t.batch.Commit(nakLen + roce.ICRCLen)
 	}
-	if all, err := d.sock.TrySend(t.batch, t); !all || err != nil {
-		d.stats.sendErrors.Add(1)
+	all, err := sock.TrySend(t.batch, t)
+	if err == nil && !all {
+		err = errNoRoom
 	}
 	t.begin()
+	return err
 }
+
+// errNoRoom is that the socket had no room for all NAKs.
+var errNoRoom = errors.New("rdma: no room to send")

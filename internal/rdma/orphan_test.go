@@ -25,20 +25,22 @@ func TestSourcePort(t *testing.T) {
 // An orphanRig is a device, and a host that plays soft-RoCE, with queue pairs that send to some that are gone.
 type orphanRig struct {
 	t     *testing.T
-	dev   *Device
+	dev   *Device    // nil with a responder
+	addr  netip.Addr // of the device or the responder
 	far   netip.Addr
-	naks  *udp.Socket // port 4791 of the host
+	run   func(func()) // in the network namespace
+	naks  *udp.Socket  // port 4791 of the host
 	socks map[uint16]*udp.Socket
 }
 
 func newOrphanRig(t *testing.T, shared bool) *orphanRig {
-	r := &orphanRig{t: t, far: randomLoopback(), socks: make(map[uint16]*udp.Socket)}
+	r := &orphanRig{t: t, addr: randomLoopback(), far: randomLoopback(), run: here, socks: make(map[uint16]*udp.Socket)}
 	var err error
-	addr, cfg := randomLoopback(), Config{}
+	cfg := Config{}
 	if shared {
-		cfg.Share = shares(t, addr, 1)[0] // packets for other numbers come to the only share
+		cfg.Share = shares(t, r.addr, 1)[0] // packets for other numbers come to the only share
 	}
-	if r.dev, err = Open(addr, &cfg); err != nil {
+	if r.dev, err = Open(r.addr, &cfg); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.dev.Close() })
@@ -51,7 +53,9 @@ func (r *orphanRig) listen(port uint16) *udp.Socket {
 	if s := r.socks[port]; s != nil {
 		return s
 	}
-	s, err := udp.Listen(udp.Config{Local: netip.AddrPortFrom(r.far, port)})
+	var s *udp.Socket
+	var err error
+	r.run(func() { s, err = udp.Listen(udp.Config{Local: netip.AddrPortFrom(r.far, port)}) })
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -64,7 +68,7 @@ func (r *orphanRig) listen(port uint16) *udp.Socket {
 // send sends a packet from a port. damaged spoils its ICRC.
 func (r *orphanRig) send(port uint16, op roce.Opcode, qpn wire.QPN, psn wire.PSN, damaged bool) {
 	r.t.Helper()
-	to := netip.AddrPortFrom(r.dev.Addr(), roce.Port)
+	to := netip.AddrPortFrom(r.addr, roce.Port)
 	p := roce.Packet{BTH: roce.BTH{Opcode: op, PKey: roce.DefaultPKey, DestQPN: qpn, PSN: psn}, Payload: []byte{1, 2, 3, 4}}
 	if op == roce.Acknowledge {
 		p.Payload = nil
@@ -139,8 +143,10 @@ func checkOrphan(t *testing.T, r *orphanRig) {
 }
 
 // TestOrphanRules sends packets that are not to be answered, often enough, and then one that is.
-func TestOrphanRules(t *testing.T) {
-	r := newOrphanRig(t, false)
+func TestOrphanRules(t *testing.T) { checkOrphanRules(t, newOrphanRig(t, false)) }
+
+func checkOrphanRules(t *testing.T, r *orphanRig) {
+	t.Helper()
 	const own = 17
 	for range 2 * orphanRounds {
 		r.send(1000+minRxePort/2, roce.SendOnly, 0x200001, 1, false)            // of no soft-RoCE
