@@ -28,6 +28,7 @@ type Port struct {
 	program         *ebpf.Program
 	secret          [16]byte
 	dir             string
+	last            uint32 // a slot that had a socket
 }
 
 var portMaps = []string{"sockets", "owners", "secrets"}
@@ -84,6 +85,21 @@ func (p *Port) Owners() (map[uint32]Owner, error) {
 		owners[slot] = o
 	}
 	return owners, nil
+}
+
+// Used reports whether any slot has a socket.
+func (p *Port) Used() (bool, error) {
+	var cookie uint64
+	for i := range uint32(Slots) {
+		slot := (p.last + i) % Slots // mostly the first of them
+		if err := p.sockets.Lookup(slot, &cookie); err == nil {
+			p.last = slot
+			return true, nil
+		} else if !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return false, fmt.Errorf("bpf: port: %w", err)
+		}
+	}
+	return false, nil
 }
 
 // Put gives a free slot to a socket, which is bound with SO_REUSEPORT, and has the port's packets

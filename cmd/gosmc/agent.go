@@ -215,6 +215,9 @@ func (r *agentReport) write(w io.Writer) error {
 		}
 	}
 	t.add("requests", listCounts(count{r.Served.Granted, "granted"}, count{r.Served.Refused, "refused"}, count{r.Served.Unfit, "unfit"}))
+	for _, v := range r.Vacant {
+		t.add("port "+printable(v.Address), fmt.Sprintf("without process; queue pairs that send to it are answered until %s, %s", v.Until.Format(time.TimeOnly), listCounts(count{v.Answers, "answers"})))
+	}
 	if err := t.write(w); err != nil {
 		return err
 	}

@@ -37,6 +37,8 @@ type Config struct {
 	Policy   Policy
 
 	Logger *slog.Logger // nil for none
+
+	lookPeriod, vacancyTime time.Duration // 0 for the limits; tests set others
 }
 
 // An Agent serves until it is closed.
@@ -62,13 +64,14 @@ type Agent struct {
 
 // Status is the answer that [port.Ask] gets for "status".
 type Status struct {
-	PID     int          `json:"pid"`
-	Started time.Time    `json:"started"`
-	Socket  string       `json:"socket"`
-	Pins    string       `json:"pins"`
-	Option  OptionStatus `json:"option"`
-	Ports   []PortStatus `json:"ports"`
-	Served  Counters     `json:"requests"`
+	PID     int            `json:"pid"`
+	Started time.Time      `json:"started"`
+	Socket  string         `json:"socket"`
+	Pins    string         `json:"pins"`
+	Option  OptionStatus   `json:"option"`
+	Ports   []PortStatus   `json:"ports"`
+	Vacant  []VacantStatus `json:"vacant_ports"`
+	Served  Counters       `json:"requests"`
 }
 
 // OptionStatus is the status of TCP option 254.
@@ -92,6 +95,15 @@ type SocketStatus struct {
 	QPNs     uint32 `json:"qpns"`
 	Process  uint32 `json:"pid"` // that it was given to; 0 if that is not known
 	User     uint32 `json:"uid"`
+}
+
+// VacantStatus is the status of a shared port whose last process has ended a short time ago. The
+// agent answers queue pairs that still send to it.
+type VacantStatus struct {
+	Address   string    `json:"address"`
+	Namespace uint64    `json:"netns_cookie"`
+	Until     time.Time `json:"until"`   // end of the answers, at the latest
+	Answers   uint64    `json:"answers"` // to queue pairs that would have gone on
 }
 
 // Counters count requests.
@@ -141,7 +153,7 @@ func (a *Agent) start() (err error) {
 		a.log.Info("TCP option 254", "cgroup", cfg.Cgroup, "taken over", a.option.Found)
 	}
 	if !cfg.NoPort {
-		if a.ports, err = newPorts(cfg.Pins, a.netns); err != nil {
+		if a.ports, err = newPorts(cfg, a.netns, a.log); err != nil {
 			return err
 		}
 		a.log.Info("shared ports", "found", len(a.ports.open))
@@ -385,7 +397,7 @@ func send(c *net.UnixConn, answer port.Answer, fd int) error {
 
 // Status returns the agent's state and counts.
 func (a *Agent) Status() (Status, error) {
-	s := Status{PID: os.Getpid(), Started: a.started, Socket: a.cfg.Socket, Pins: a.cfg.Pins, Ports: []PortStatus{}}
+	s := Status{PID: os.Getpid(), Started: a.started, Socket: a.cfg.Socket, Pins: a.cfg.Pins, Ports: []PortStatus{}, Vacant: []VacantStatus{}}
 	if a.option != nil {
 		s.Option = OptionStatus{Enabled: true, Attached: a.option.Attached(), Cgroup: a.option.Cgroup()}
 		var err error
@@ -395,7 +407,7 @@ func (a *Agent) Status() (Status, error) {
 	}
 	if a.ports != nil {
 		var err error
-		if s.Ports, err = a.ports.status(); err != nil {
+		if s.Ports, s.Vacant, err = a.ports.status(); err != nil {
 			return s, err
 		}
 	}

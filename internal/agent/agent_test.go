@@ -28,7 +28,7 @@ import (
 )
 
 // programs are the programs of child processes.
-var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs, "silent": silent, "crowd": crowd, "addresses": addresses}
+var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs, "silent": silent, "crowd": crowd, "addresses": addresses, "leave": leave}
 
 const (
 	half   = 1 << 20 // the memory to write from, before the memory to write to
@@ -222,10 +222,11 @@ func TestTwoProcesses(t *testing.T) {
 	if s := far.Stats(); s.BadICRC+s.Malformed+s.WrongPeer > 0 {
 		t.Errorf("%+v", s)
 	}
-	p.start(t)
-	if names, err := os.ReadDir(p.pins); err != nil || len(names) > 0 {
-		t.Errorf("pinned are %v, %v, for nobody", names, err)
-	}
+	p.start(t, briefly)
+	smctest.Eventually(t, 20*time.Second, "no pins for nobody", func() bool {
+		names, err := os.ReadDir(p.pins)
+		return err == nil && len(names) == 0
+	})
 }
 
 // TestSteering sends packets to a shared port from elsewhere: each socket gets the packets for its

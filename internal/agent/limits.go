@@ -19,5 +19,15 @@ const (
 	maxAccountPorts = 16  // that one account has sockets of, when it asks for another
 	maxAccountSlots = 64  // of a port, that one account but root has
 
+	// vacancyTime is how long the agent answers for a port whose last process has gone. Linux net/smc
+	// tests each link that has been silent for 30 seconds, so all queue pairs of such a peer have sent
+	// something by then, again and again.
+	vacancyTime = 3 * time.Minute
+	// lookPeriod is between two looks whether a port has lost its last process.
+	lookPeriod = 2 * time.Second
+
+	maxVacancies        = 64 // at a time
+	maxAccountVacancies = maxAccountPorts
+
 	acceptPause = 50 * time.Millisecond // after a passing shortage, such as of descriptors
 )

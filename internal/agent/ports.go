@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net/netip"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -53,17 +56,28 @@ func parsePin(name string) (e endpoint, ok bool) {
 // ports are the ports that are shared. All facts about them are in the kernel, so that an agent
 // that is started again goes on where the last one has ended.
 type ports struct {
-	pins  string
-	netns uint64 // cookie of the agent's network namespace
+	pins    string
+	netns   uint64 // cookie of the agent's network namespace
+	log     *slog.Logger
+	period  time.Duration // between two looks whether ports have processes
+	vacancy time.Duration // how long a vacancy lasts
 
-	mu   sync.Mutex
-	open map[endpoint]*bpf.Port
+	mu       sync.Mutex
+	open     map[endpoint]*bpf.Port
+	given    map[endpoint]bool    // those of which a process had a socket
+	accounts map[endpoint]account // who was given a socket last, as far as this agent knows
+	vacant   map[endpoint]*vacancy
+	timer    *time.Timer // of tick; nil before there was a port
+	closed   bool
 }
 
-// newPorts finds those that are pinned, and forgets those that nobody has any more.
-func newPorts(pins string, netns uint64) (*ports, error) {
-	p := &ports{pins: pins, netns: netns, open: make(map[endpoint]*bpf.Port)}
-	entries, err := os.ReadDir(pins)
+// newPorts finds the ports that are pinned, and takes care of those that nobody has any more.
+func newPorts(cfg *Config, netns uint64, log *slog.Logger) (*ports, error) {
+	p := &ports{
+		pins: cfg.Pins, netns: netns, log: log, period: cmp.Or(cfg.lookPeriod, lookPeriod), vacancy: cmp.Or(cfg.vacancyTime, vacancyTime),
+		open: make(map[endpoint]*bpf.Port), given: make(map[endpoint]bool), accounts: make(map[endpoint]account), vacant: make(map[endpoint]*vacancy),
+	}
+	entries, err := os.ReadDir(p.pins)
 	if err != nil {
 		return nil, err
 	}
@@ -72,14 +86,16 @@ func newPorts(pins string, netns uint64) (*ports, error) {
 		if !ok {
 			continue
 		}
-		bp, err := bpf.OpenPort(pins, entry.Name(), randomKey())
+		bp, err := bpf.OpenPort(p.pins, entry.Name(), randomKey())
 		if err != nil { // of another version, or half removed: it is made again when somebody asks
-			_ = bpf.RemovePort(pins, entry.Name())
+			_ = bpf.RemovePort(p.pins, entry.Name())
 			continue
 		}
 		p.open[e] = bp
+		p.given[e] = true
 	}
-	p.sweep()
+	p.prune()
+	p.watch()
 	return p, nil
 }
 
@@ -91,15 +107,10 @@ func randomKey() (key [16]byte) {
 // sweep forgets the ports that nobody has any more, and returns the owners of the others. The
 // caller holds mu, or is alone.
 func (p *ports) sweep() map[endpoint]map[uint32]bpf.Owner {
+	p.prune()
 	all := make(map[endpoint]map[uint32]bpf.Owner, len(p.open))
 	for e, sp := range p.open {
-		owners, err := sp.Owners()
-		if err == nil && len(owners) == 0 {
-			_ = sp.Remove() // a file that stays is found next time
-			delete(p.open, e)
-			continue
-		}
-		all[e] = owners
+		all[e], _ = sp.Owners() // none if they cannot be read
 	}
 	return all
 }
@@ -126,6 +137,7 @@ func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port
 	if err != nil {
 		return answer, -1, err
 	}
+	p.endVacancy(e) // from now on its next process answers
 	if fd, err = bindShared(addr, who, thread); err != nil {
 		return answer, -1, err
 	}
@@ -137,6 +149,9 @@ func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port
 		unix.Close(fd)
 		return answer, -1, err
 	}
+	p.given[e] = true
+	p.accounts[e], _ = accountOf(who.user, who.netns, p.netns)
+	p.watch()
 	key := sp.Secret()
 	return port.Answer{First: wire.QPN(slot) << slotBits, Count: 1 << slotBits, Key: hex.EncodeToString(key[:])}, fd, nil
 }
@@ -145,12 +160,12 @@ func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port
 // gets no more ports. So a port counts for the accounts that keep it alive, no matter which asked
 // for it first, and also after the agent was started again.
 func (p *ports) find(e endpoint, who *client) (*bpf.Port, error) {
-	if sp := p.open[e]; sp != nil {
+	if sp := p.open[e]; sp != nil && p.vacant[e] == nil {
 		return sp, nil
 	}
 	all := p.sweep()
-	if len(p.open) >= maxPorts {
-		return nil, fmt.Errorf("%d addresses have a shared port", len(p.open))
+	if n := len(p.open) - len(p.vacant); n >= maxPorts {
+		return nil, fmt.Errorf("%d addresses have a shared port", n)
 	}
 	whose, limited := accountOf(who.user, who.netns, p.netns)
 	own := 0
@@ -164,6 +179,9 @@ func (p *ports) find(e endpoint, who *client) (*bpf.Port, error) {
 	}
 	if limited && own >= maxAccountPorts {
 		return nil, fmt.Errorf("user %d has sockets of %d shared ports", who.user, own)
+	}
+	if sp := p.open[e]; sp != nil { // vacant
+		return sp, nil
 	}
 	sp, err := bpf.OpenPort(p.pins, e.pin(), randomKey())
 	if err != nil {
@@ -206,15 +224,19 @@ func choose(sp *bpf.Port, who *client) (uint32, error) {
 	return free[n.Int64()], nil
 }
 
-// status lists the ports, and the owners of their sockets.
-func (p *ports) status() ([]PortStatus, error) {
+// status lists the ports, and the owners of their sockets, and the ports without.
+func (p *ports) status() (list []PortStatus, vacant []VacantStatus, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := []PortStatus{}
+	list, vacant = []PortStatus{}, []VacantStatus{}
+	for e, v := range p.vacant {
+		vacant = append(vacant, VacantStatus{Address: e.addr.String(), Namespace: e.netns, Until: v.began.Add(p.vacancy), Answers: v.orphans.Refused()})
+	}
+	slices.SortFunc(vacant, func(a, b VacantStatus) int { return strings.Compare(a.Address, b.Address) })
 	for e, sp := range p.open {
 		owners, err := sp.Owners()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if len(owners) == 0 {
 			continue
@@ -227,13 +249,20 @@ func (p *ports) status() ([]PortStatus, error) {
 		list = append(list, s)
 	}
 	slices.SortFunc(list, func(a, b PortStatus) int { return strings.Compare(a.Address, b.Address) })
-	return list, nil
+	return list, vacant, nil
 }
 
+// close ends the vacancies, which the next agent begins anew: their pins stay.
 func (p *ports) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sweep()
+	p.closed = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	for e := range p.vacant {
+		p.endVacancy(e)
+	}
 	for _, sp := range p.open {
 		sp.Close()
 	}
