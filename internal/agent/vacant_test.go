@@ -58,7 +58,9 @@ func newRemote(local, far netip.Addr, dead wire.QPN) (r *remote, err error) {
 	}
 	var set error
 	// The identification of its packets is 0.
-	err = raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO) })
+	err = raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+	})
 	return r, errors.Join(err, set)
 }
 

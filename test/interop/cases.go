@@ -68,6 +68,7 @@ var (
 	staleToo       = []string{"NAK", "timeout", "reset", "violation"} // where soft-RoCE sends old messages again over a link that was given up, once its path is back
 	reset          = []string{"reset"}                                // of TCP, which is not always faster than its end in order
 	ofFailover     = ofVanished
+	ofLeft         = []string{"guest link_downed", "guest send_err"}
 	ofVanished     = []string{"guest link_downed", "guest send_err", "guest retry_exceeded_err", "guest out_of_seq_request", "guest rcvd_seq_err"}
 )
 
@@ -127,6 +128,14 @@ func allCases() []testCase {
 		{name: "smcr/vanished/server", what: "SMC-R: the same, the guest is the client", run: vanished.server, tolerates: ofVanished, mayFind: endOfLink},
 		{name: "smcr/agent/client", what: "SMC-R: two processes of ours share an address and gosmc agent, and dial the guest", run: sharedClient},
 		{name: "smcr/agent/server", what: "SMC-R: the same, the guest is the client of both", run: sharedServer},
+		{
+			name: "smcr/left/client", what: "SMC-R: a process of ours dials the guest and ends right after Close; gosmc agent answers the guest's queue pair",
+			run: leftClient, tolerates: ofLeft, mayFind: endOfLink,
+		},
+		{
+			name: "smcr/left/server", what: "SMC-R: the guest is the client of a process of ours that is killed; gosmc agent answers the guest's queue pair",
+			run: leftServer, tolerates: ofLeft, mayFind: endOfLink, finds: []string{"NAK"},
+		},
 		{name: "smcr/links/client", what: "SMC-R: two adapters on each side, and two links; we are the client", run: twoLinks(true), conditions: twin},
 		{name: "smcr/links/server", what: "SMC-R: the same, the guest is the client", run: twoLinks(false), conditions: twin},
 		{

@@ -38,7 +38,7 @@ func (l *lab) withAgent(ctx context.Context) error {
 	if err := agent.Start(); err != nil {
 		return err
 	}
-	l.atEnd(func() error { os.Remove(pins); return nil }) // only its programs are gone by now
+	l.atEnd(func() error { return os.RemoveAll(pins) }) // with the pins of ports without a process
 	l.atEnd(func() error {
 		agent.Process.Signal(syscall.SIGINT)
 		kill := time.AfterFunc(killDelay, func() { agent.Process.Kill() })
