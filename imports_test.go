@@ -48,7 +48,7 @@ var mayImport = map[string][]string{
 	"internal/smcr":      {"wire", "wire/cdc", "wire/clc", "wire/llc", "internal/core", "internal/control", "internal/link", "internal/port", "internal/rdma", "internal/rnic", "internal/stream", "internal/tcpwatch", "internal/transport"}, // not host: connections over RNICs that it is given
 	"internal/sysinfo":   {"wire", "internal/pnet"},                                                                                                                                                                                           // files of the kernel
 	"internal/attempts":  {"wire/clc"},                                                                                                                                                                                                        // of one dial, beside TCP
-	// The privileged helper of those that use SMC. Not host: it serves any process. A device only in tests.
+	// The privileged helper of those that use SMC. Not host: it serves any process. Of rdma only the answers for ports without a process; a device only in tests.
 	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/port", "internal/rdma"},
 	"internal/rundir":    {"internal/user"},                            // files and directories
 	"internal/admission": {"internal/rundir"},                          // a file, of no connection
