@@ -74,8 +74,10 @@ type ports struct {
 // newPorts finds the ports that are pinned, and takes care of those that nobody has any more.
 func newPorts(cfg *Config, netns uint64, log *slog.Logger) (*ports, error) {
 	p := &ports{
-		pins: cfg.Pins, netns: netns, log: log, period: cmp.Or(cfg.lookPeriod, lookPeriod), vacancy: cmp.Or(cfg.vacancyTime, vacancyTime),
-		open: make(map[endpoint]*bpf.Port), given: make(map[endpoint]bool), accounts: make(map[endpoint]account), vacant: make(map[endpoint]*vacancy),
+		pins: cfg.Pins, netns: netns, log: log,
+		period: cmp.Or(cfg.lookPeriod, lookPeriod), vacancy: cmp.Or(cfg.vacancyTime, vacancyTime),
+		open: make(map[endpoint]*bpf.Port), given: make(map[endpoint]bool),
+		accounts: make(map[endpoint]account), vacant: make(map[endpoint]*vacancy),
 	}
 	entries, err := os.ReadDir(p.pins)
 	if err != nil {
@@ -230,7 +232,9 @@ func (p *ports) status() (list []PortStatus, vacant []VacantStatus, err error) {
 	defer p.mu.Unlock()
 	list, vacant = []PortStatus{}, []VacantStatus{}
 	for e, v := range p.vacant {
-		vacant = append(vacant, VacantStatus{Address: e.addr.String(), Namespace: e.netns, Until: v.began.Add(p.vacancy), Answers: v.orphans.Refused()})
+		vacant = append(vacant, VacantStatus{
+			Address: e.addr.String(), Namespace: e.netns, Until: v.began.Add(p.vacancy), Answers: v.orphans.Refused(),
+		})
 	}
 	slices.SortFunc(vacant, func(a, b VacantStatus) int { return strings.Compare(a.Address, b.Address) })
 	for e, sp := range p.open {

@@ -25,7 +25,7 @@ import (
 const patience = 20 * time.Second
 
 // often makes an agent look for ended processes all the time.
-func often(c *Config) { c.lookPeriod = 10 * time.Millisecond }
+func often(c *Config) { c.lookPeriod = 50 * time.Millisecond }
 
 // briefly makes vacancies short besides.
 func briefly(c *Config) { c.lookPeriod, c.vacancyTime = 10*time.Millisecond, 50*time.Millisecond }

@@ -93,7 +93,9 @@ func (r *receiver) intact(m *udp.Message, b []byte, id uint16) bool {
 // look takes a packet from an address to a queue pair that is gone, and returns the orphan that is
 // to be refused now, nil for none. local is the address that the packet came to; intact checks its
 // ICRC, where that matters.
-func (o *orphans) look(now time.Duration, from netip.AddrPort, local netip.Addr, p *roce.Packet, intact func() bool) *orphan {
+func (o *orphans) look(
+	now time.Duration, from netip.AddrPort, local netip.Addr, p *roce.Packet, intact func() bool,
+) *orphan {
 	// rule: TestOrphanRules: from.Port() < minRxePort -> false
 	if !p.Opcode.IsSend() && !p.Opcode.IsWrite() || from.Port() < minRxePort || from.Addr() == local {
 		return nil

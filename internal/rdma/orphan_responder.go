@@ -86,7 +86,9 @@ func (o *OrphanResponder) open() (err error) {
 	if err := o.openRaw(); err != nil {
 		return err
 	}
-	o.sock, err = udp.Listen(udp.Config{Local: netip.AddrPortFrom(o.local.Addr(), 0), NoCoalescing: true, ReadBuffer: unusedBuffer})
+	o.sock, err = udp.Listen(udp.Config{
+		Local: netip.AddrPortFrom(o.local.Addr(), 0), NoCoalescing: true, ReadBuffer: unusedBuffer,
+	})
 	return err
 }
 
@@ -113,7 +115,8 @@ func (o *OrphanResponder) openRaw() error {
 	}
 	o.raw = os.NewFile(uintptr(fd), "raw socket")
 	filter := orphanFilter(family, o.local.Port())
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}); err != nil {
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
 		return fmt.Errorf("raw socket: filter: %w", err)
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, responderBuffer) // less is less
@@ -130,7 +133,8 @@ func orphanFilter(family int, port uint16) []unix.SockFilter {
 	var filter []unix.SockFilter
 	if family == unix.AF_INET {
 		load.Code = unix.BPF_LD | unix.BPF_H | unix.BPF_IND
-		filter = append(filter, unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH}) // X = the IP header's length
+		// X = the IP header's length
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH})
 	}
 	source, dest := load, load
 	dest.K = 2
@@ -216,7 +220,9 @@ func (o *OrphanResponder) take(b []byte, host unix.Sockaddr) {
 }
 
 // parse takes the headers off a datagram to the port. id is the IPv4 identification.
-func (o *OrphanResponder) parse(b []byte, host unix.Sockaddr) (from netip.AddrPort, data []byte, id uint16, ok bool) {
+func (o *OrphanResponder) parse(b []byte, host unix.Sockaddr) (
+	from netip.AddrPort, data []byte, id uint16, ok bool,
+) {
 	var ip netip.Addr
 	switch sa := host.(type) {
 	case *unix.SockaddrInet4:
@@ -232,7 +238,8 @@ func (o *OrphanResponder) parse(b []byte, host unix.Sockaddr) (from netip.AddrPo
 	default:
 		return from, nil, 0, false
 	}
-	if len(b) < udpHeaderLen || binary.BigEndian.Uint16(b[2:]) != o.local.Port() || int(binary.BigEndian.Uint16(b[4:])) != len(b) {
+	if len(b) < udpHeaderLen || binary.BigEndian.Uint16(b[2:]) != o.local.Port() ||
+		int(binary.BigEndian.Uint16(b[4:])) != len(b) {
 		return from, nil, 0, false
 	}
 	return netip.AddrPortFrom(ip, binary.BigEndian.Uint16(b)), b[udpHeaderLen:], id, true

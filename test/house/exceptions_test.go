@@ -21,7 +21,7 @@ var packageLines = map[string]exception{
 	"internal/bench":          {5000, "rows that measure internals are to become benchmarks of their packages"},
 	"internal/core":           {6700, "four state machines; to be split by machine"},
 	"internal/dissect/render": {4900, "two walks over every type of message; to become one description of each"},
-	"internal/rdma":           {5400, "verbs, engine and software device; to be split when there is a second provider"},
+	"internal/rdma":           {5700, "verbs, engine and software device, and answers for ended processes; to be split when there is a second provider"},
 	"internal/run":            {6800, "to be split into protocol, client, supervisor and sockets"},
 }
 
