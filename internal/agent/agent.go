@@ -397,7 +397,10 @@ func send(c *net.UnixConn, answer port.Answer, fd int) error {
 
 // Status returns the agent's state and counts.
 func (a *Agent) Status() (Status, error) {
-	s := Status{PID: os.Getpid(), Started: a.started, Socket: a.cfg.Socket, Pins: a.cfg.Pins, Ports: []PortStatus{}, Vacant: []VacantStatus{}}
+	s := Status{
+		PID: os.Getpid(), Started: a.started, Socket: a.cfg.Socket, Pins: a.cfg.Pins,
+		Ports: []PortStatus{}, Vacant: []VacantStatus{},
+	}
 	if a.option != nil {
 		s.Option = OptionStatus{Enabled: true, Attached: a.option.Attached(), Cgroup: a.option.Cgroup()}
 		var err error
