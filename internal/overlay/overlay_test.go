@@ -69,7 +69,7 @@ func TestUnknownToolchain(t *testing.T) {
 	f.WriteString("\n")
 	f.Close()
 	err = other.Check()
-	if _, ok := errors.AsType[*UnknownToolchainError](err); !ok || !strings.Contains(err.Error(), "use go1.26,") {
+	if _, ok := errors.AsType[*UnknownToolchainError](err); !ok || !strings.Contains(err.Error(), "use go1.26 or go1.27,") {
 		t.Errorf("Check with a changed fd_unix.go = %v, want an UnknownToolchainError that names the releases", err)
 	}
 }

@@ -25,6 +25,7 @@ type release struct {
 // releases are those that are supported, with all that correct them. docs/go.md says how to add one.
 var releases = []release{
 	{"go1.26", "d972d47ca81ac9e5f3fe153bfb77ab42"},
+	{"go1.27", "f0b550c9768c1aac36416e466a0549d6"},
 }
 
 // An UnknownToolchainError says that package net of a toolchain is not known.
