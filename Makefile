@@ -24,7 +24,7 @@ DIST ?= dist
 MEASURE = github.com/gosmc/smc/internal/measure
 
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall man packages package-test test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload preload-verify std-test run-test suite-test equal-test interop
+.PHONY: help build install uninstall man packages package-test test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload preload-verify std-test run-test go-test suite-test equal-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -124,6 +124,9 @@ std-test: ## the tests of Go's own net, net/http, crypto/tls and others over SMC
 
 run-test: ## programs of Debian under gosmc run: see docs/run.md; installs them, as root
 	go run ./test/run
+
+go-test: ## released Go programs, compiled by gosmc go build; SMALL=1 leaves out those that compile long: see test/gotest/README.md
+	go run ./test/gotest $(if $(SMALL),-small)
 
 suite-test: ## test suites of other projects bare and under gosmc run, compared; TIME= runs a part, SEED= chooses it: see test/suite/README.md
 	go run ./test/suite $(if $(TIME),-time $(TIME)) $(if $(SEED),-seed $(SEED))

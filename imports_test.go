@@ -95,6 +95,7 @@ var mayImport = map[string][]string{
 	"test/house":                 {},                    // source text in
 	"test/slower":                {},                    // patterns of use, of a C program under the gosmc command
 	"test/suite":                 {},                    // tests of other projects, under the gosmc command
+	"test/gotest":                {},                    // released Go programs, by the gosmc command
 	"test/equal":                 {},                    // scripts of calls, played by a C program under the gosmc command
 	"internal/smctest":           {"wire/...", "internal/..."},
 }
