@@ -147,6 +147,25 @@ func TestSources(t *testing.T) {
 	}
 }
 
+// Only this module's packages, and copies of other packages, are below gosmc.
+func TestRenamed(t *testing.T) {
+	for imported, want := range map[string]string{
+		"github.com/gosmc/smc":               "gosmc",
+		"github.com/gosmc/smc/internal/host": "gosmc/internal/host",
+		"github.com/gosmc/smctools":          "github.com/gosmc/smctools",
+		"net":                                "gosmc/net",
+		"net/netip":                          "net/netip",
+		"log/syslog":                         "gosmc/syslog",
+		"golang.org/x/sys/unix":              "gosmc/unix",
+		"golang.org/x/sys/cpu":               "golang.org/x/sys/cpu",
+		"os":                                 "os",
+	} {
+		if got := renamed(imported); got != want {
+			t.Errorf("renamed(%q) = %q, want %q", imported, got, want)
+		}
+	}
+}
+
 // Each file of the overlay without assembly stands for a file that is there.
 func TestWithoutAssembly(t *testing.T) {
 	files, err := makeSet(Options{Toolchain: local(t)})
