@@ -9,7 +9,7 @@ import (
 
 // programs is the table, in the order in which they are tried. The versions are fixed, so that a
 // difference is ours.
-var programs = []*program{loaders, redcon, nats}
+var programs = []*program{loaders, inherited, redcon, nats}
 
 // Sources that several programs use.
 var (
@@ -67,6 +67,21 @@ var loaders = &program{
 		// On a busy machine it sends fewer than it is told to.
 		good := r.Requests > 0 && r.Statuses["200"] == r.Requests && r.BytesIn.Total == 1000*r.Requests
 		l.result("vegeta has all answers", good)
+	},
+}
+
+// A process that inherits a listener accepts over TCP, beside its parent, which accepts over SMC.
+// The client cannot know which of them it will meet, so some of the connections that the parent
+// accepts stay TCP.
+var inherited = &program{
+	name: "inherited", what: "a server of package net/http beside a process that has its listener, with hey",
+	sources: map[string]source{"hey": heySource, "web": webSource},
+	small:   true, share: 0.8, least: 5,
+	run: func(l *lab) {
+		port := l.port()
+		l.serve([]int{port}, "web", fmt.Sprintf("127.0.0.1:%d", port), "with an heir")
+		l.hey("short", fmt.Sprintf("http://127.0.0.1:%d/1000", port), 200, "-disable-keepalive")
+		l.hey("kept", fmt.Sprintf("http://127.0.0.1:%d/1000", port), 500)
 	},
 }
 
