@@ -86,7 +86,8 @@ func makeOff(d int) (name string, err error) {
 		}
 		defer unix.Close(fd)
 		text := ErrOff.Error() + "\n" + name + "\n"
-		if n, err := unix.Write(fd, []byte(text)); n != len(text) && name != offName() { // the usual name need not be told
+		n, err := unix.Write(fd, []byte(text))
+		if n != len(text) && name != offName() { // the usual name need not be told
 			unix.Unlinkat(d, name, 0)
 			return "", cmp.Or(err, error(unix.ENOSPC))
 		}
@@ -99,7 +100,8 @@ func makeOff(d int) (name string, err error) {
 // do not reverse each other. Any user can have a lock of a shared directory: then the call goes on
 // without, after a while.
 func lockOff(d int) {
-	for end := time.Now().Add(offPatience); unix.Flock(d, unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK && time.Now().Before(end); {
+	end := time.Now().Add(offPatience)
+	for unix.Flock(d, unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK && time.Now().Before(end) {
 		time.Sleep(time.Millisecond)
 	}
 }
