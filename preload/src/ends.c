@@ -125,7 +125,10 @@ bool end_alone(const struct end *e)
 static void drop(struct ring **where)
 {
 	struct ring *r = __atomic_exchange_n(where, NULL, __ATOMIC_SEQ_CST);
+	bool out;
 
+	if (r && r->member)
+		busy_dropped(end_of(where, &out), r);
 	if (r)
 		ring_unref(r);
 }
@@ -169,7 +172,7 @@ static void born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint3
 	gate_open(&e->sending);
 	gate_open(&e->receiving);
 	e->cork = CORK_KERNEL;
-	e->turns = e->turned = e->answers = e->edges = e->watched = e->on = e->admission = 0;
+	e->turns = e->turned = e->answers = e->edges = e->watched = e->on = e->admission = e->loop = 0;
 	e->waits = waits;
 	e->sent = e->seen = 0;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -272,6 +275,7 @@ bool end_dup(int fd, int to)
 	if (to < 0 || to == fd)
 		return true;
 	end_drop(to);
+	epoll_dup(fd, to);
 	guard_copy(fd, to);
 	if (!e)
 		return true;

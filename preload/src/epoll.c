@@ -162,6 +162,13 @@ void epoll_forget_all(void)
 	__atomic_store_n(&sets_top, 0, __ATOMIC_RELEASE);
 }
 
+/* epoll_dup is for a copy of a descriptor, which is left to the kernel. */
+void epoll_dup(int fd, int to)
+{
+	if (set_at(fd))
+		busy_inherited(fd, to, 0, NULL);
+}
+
 /* epoll_next is the next epoll instance that was made here, -1 if there is none; the first after -1. */
 int epoll_next(int epfd)
 {
@@ -199,6 +206,7 @@ void epoll_closed(int fd)
 	bool watched = fd >= 0 && fd < ENDS && watches[fd].serial;
 
 	unseen_closed(fd);
+	busy_closed(fd);
 	if ((!s && !watched) || (pid_t)SYS(getpid) != births_process()) /* after vfork the tables are another process's */
 		return;
 	if (watched)
@@ -271,6 +279,42 @@ static void learn(struct set *s, int epfd, struct watch *w, const struct end *e,
 	w->serial = s->serial;
 }
 
+/* sole says whether this thread is the only one that waits for an instance. */
+static bool sole(const struct set *s)
+{
+	return s->owner == ring_thread();
+}
+
+/* epoll_sole says so of a descriptor. */
+bool epoll_sole(int epfd)
+{
+	const struct set *s = set_at(epfd);
+
+	return s && sole(s);
+}
+
+/*
+ * epoll_registered is the instance that has the one registration of a descriptor, if this thread is the only one that waits there, and nobody else can
+ * see the descriptor. -1: there is none.
+ */
+int epoll_registered(const struct end *e, int fd, struct epoll_event *ev, uint32_t *serial)
+{
+	const struct watch *w = &watches[fd];
+	const struct set *s = w->serial ? set_at(w->epfd) : NULL;
+	int epfd = w->epfd;
+
+	if (s && s->serial == w->serial && w->cookie == e->cookie && !w->gone) {
+		*ev = (struct epoll_event){.events = w->want, .data.u64 = w->want_data};
+	} else {
+		epfd = edges_registration(fd, ev);
+		s = epfd >= 0 ? set_at(epfd) : NULL;
+	}
+	if (!s || !alone(s) || s->owner != ring_thread() || __atomic_load_n(&e->loop, __ATOMIC_SEQ_CST) != s->serial || e->generation != births_generation())
+		return -1;
+	*serial = s->serial;
+	return epfd;
+}
+
 /* is_set says whether a descriptor that is registered at epfd, or about to be, is an epoll instance. */
 static bool is_set(int epfd, int fd)
 {
@@ -307,13 +351,25 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 		end_watched(fd);
 	if (e && ev && op != EPOLL_CTL_DEL && (ev->events & EPOLLOUT))
 		send_asked(e, fd);
-	if (!s)
-		return SYS(epoll_ctl, epfd, op, fd, ev);
+	if (!s) {
+		r = SYS(epoll_ctl, epfd, op, fd, ev);
+		if (e && r == 0)
+			busy_control(e, 0, epfd, op, fd, ev);
+		else if (op == EPOLL_CTL_ADD && r == 0 && set_at(fd))
+			busy_inherited(fd, epfd, 0, ev);
+		return r;
+	}
 	s->called = 1;
 	if (op != EPOLL_CTL_DEL && ev && ev->data.u64 != (uint64_t)fd)
 		__atomic_store_n(&s->others, 1, __ATOMIC_SEQ_CST);
-	if (!e || (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) || !set_lock(s))
-		return SYS(epoll_ctl, epfd, op, fd, ev);
+	if (!e || (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) || !set_lock(s)) {
+		r = SYS(epoll_ctl, epfd, op, fd, ev);
+		if (e && r == 0)
+			busy_control(e, s->serial, epfd, op, fd, ev);
+		else if (op == EPOLL_CTL_ADD && r == 0 && set_at(fd))
+			busy_inherited(fd, epfd, s->serial, ev);
+		return r;
+	}
 	w = &watches[fd];
 	plain = op == EPOLL_CTL_DEL || (ev && !(ev->events & ~PLAIN));
 	known = w->serial == s->serial && w->cookie == e->cookie && end_still(fd, e);
@@ -332,6 +388,8 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 			learn(s, epfd, w, e, ev);
 	}
 	set_unlock(s);
+	if (r == 0)
+		busy_control(e, s->serial, epfd, op, fd, ev);
 	return r;
 }
 
@@ -472,8 +530,12 @@ static bool is_none(const struct timespec *t)
 			n = (int)SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8);           \
 			if (edges_used)                                                             \
 				edges_told(events, n);                                              \
-			return together(s, events, n < 0 ? 0 : n, found, shown);                    \
+			n = together(s, events, n < 0 ? 0 : n, found, shown);                    \
+			return busy_more(epfd, s->serial, sole(s), events, n, max);	\
 		}                                                                                   \
+		n = events && max > 0 ? busy_wait(epfd, s ? s->serial : 0, s && sole(s), events, max, waits, mask) : BUSY_SLEEP;	\
+		if (n != BUSY_SLEEP)								\
+			return (int)sys_return(n);						\
 		if (!next.name)                                                                     \
 			next_resolve();                                                             \
 		twice = longer; /* which takes the first wait off the limit */		\
@@ -522,6 +584,64 @@ static bool looked_at(struct pollfd *p, nfds_t n, bool waits, bool *band)
 		}
 	}
 	return true;
+}
+
+/* shown says whether a descriptor that is waited for by other means than its instance has something to read of which the kernel does not know. */
+static bool shown(int fd)
+{
+	const struct set *s = set_at(fd);
+
+	return s ? busy_instance(fd, s->serial) : busy_shown(fd);
+}
+
+/* shown_polled says whether poll need not wait. All descriptors are seen to, as it may wait for each. */
+static bool shown_polled(const struct pollfd *p, nfds_t n)
+{
+	bool there = false;
+
+	if (!p || ends_top() == 0)
+		return false;
+	for (nfds_t i = 0; i < n; i++)
+		if ((p[i].events & (POLLIN | POLLRDNORM)) && shown(p[i].fd))
+			there = true;
+	return there;
+}
+
+/* polled_shown adds the events that the kernel does not know to its answer. */
+static int polled_shown(struct pollfd *p, nfds_t n, int r)
+{
+	for (nfds_t i = 0; r >= 0 && i < n; i++) {
+		short says = p[i].events & (POLLIN | POLLRDNORM);
+
+		if (!says || !shown(p[i].fd))
+			continue;
+		r += p[i].revents == 0;
+		p[i].revents |= says;
+	}
+	return r;
+}
+
+/* shown_selected is shown_polled for select. */
+static bool shown_selected(int n, const fd_set *in)
+{
+	bool there = false;
+
+	for (int fd = 0; in && fd < n && fd < ends_top(); fd++)
+		if (FD_ISSET(fd, in) && shown(fd))
+			there = true;
+	return there;
+}
+
+/* selected_shown is polled_shown for select; asked is what the program has asked for. */
+static int selected_shown(int n, const fd_set *asked, fd_set *in, int r)
+{
+	for (int fd = 0; r >= 0 && fd < n && fd < ends_top(); fd++) {
+		if (!FD_ISSET(fd, asked) || FD_ISSET(fd, in) || !shown(fd))
+			continue;
+		FD_SET(fd, in);
+		r++;
+	}
+	return r;
 }
 
 static void band_again(struct pollfd *p, nfds_t n)
@@ -605,6 +725,8 @@ EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
 		next_resolve();
 	if (__builtin_expect(quiet_asked(p, n), 0))
 		return polled(p, n, quiet_polled(p, n, next.poll(p, n, 0)), band);
+	if (__builtin_expect(shown_polled(p, n), 0))
+		return polled(p, n, polled_shown(p, n, next.poll(p, n, 0)), band);
 	if (idle_msec(&timeout)) {
 		found = next.poll(p, n, IDLE_MSEC);
 		if (found != 0)
@@ -628,6 +750,8 @@ EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, con
 		next_resolve();
 	if (__builtin_expect(quiet_asked(p, n), 0))
 		return polled(p, n, quiet_polled(p, n, next.ppoll(p, n, &none, mask)), band);
+	if (__builtin_expect(shown_polled(p, n), 0))
+		return polled(p, n, polled_shown(p, n, next.ppoll(p, n, &none, mask)), band);
 	if (idle_spec(&timeout, &rest)) {
 		found = next.ppoll(p, n, &second, mask);
 		if (found != 0)
@@ -654,6 +778,8 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 		next_resolve();
 	if (__builtin_expect(quiet != 0, 0))
 		return urgent_selected(n, in, except, quiet_selected(quiet, in, next.select(n, in, out, except, &none)));
+	if (__builtin_expect(shown_selected(n, in), 0) && sets_keep(&kept, n, in, out, except))
+		return urgent_selected(n, in, except, selected_shown(n, &kept.in, in, next.select(n, in, out, except, &none)));
 	if (timeout) {
 		limit = (struct timespec){.tv_sec = timeout->tv_sec, .tv_nsec = timeout->tv_usec};
 		longer = &limit;
@@ -687,6 +813,8 @@ EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct 
 		next_resolve();
 	if (__builtin_expect(quiet != 0, 0))
 		return urgent_selected(n, in, except, quiet_selected(quiet, in, next.pselect(n, in, out, except, &none, mask)));
+	if (__builtin_expect(shown_selected(n, in), 0) && sets_keep(&kept, n, in, out, except))
+		return urgent_selected(n, in, except, selected_shown(n, &kept.in, in, next.pselect(n, in, out, except, &none, mask)));
 	if (sets_keep(&kept, n, in, out, except) && idle_spec(&timeout, &rest)) {
 		found = next.pselect(n, in, out, except, &second, mask);
 		if (found != 0)

@@ -135,6 +135,8 @@ EXPORT int shutdown(int fd, int how)
 		how = SHUT_RDWR;
 	if (e && how != SHUT_RD)
 		leave_out(e, fd);
+	if (e && how != SHUT_WR)
+		receive_shut(e);
 	r = SYS(shutdown, fd, how);
 	if (e && r == 0 && how == SHUT_RDWR)
 		quiet_over(fd, false);

@@ -274,6 +274,7 @@ void epoll_settle_all(void);
 void epoll_plain_all(void);
 void epoll_forget_all(void);
 int epoll_next(int epfd);
+void epoll_dup(int fd, int to);
 bool epoll_has_all(int fd);
 
 /* deferral.c */

@@ -273,7 +273,7 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 	uint64_t pub = pub_load(r);
 	size_t n, first, at;
 
-	if (pub & PUB_LOOK) /* of another thread */
+	if ((pub & PUB_LOOK) && !r->busy) /* of another thread */
 		pub = __atomic_and_fetch(&r->h->pub, ~PUB_LOOK, __ATOMIC_SEQ_CST);
 	n = used(r, pub);
 	if (n > r->size) {
@@ -306,8 +306,10 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 	pub = pub_load(r);
 	if (used(r, pub) == 0 && (pub & PUB_LEFT))
 		end_empty(r, fd, pub); /* a token that stayed would say that something is there */
-	else if (used(r, pub) == 0 && !(s->left && *patience > 0 && more(r, patience)))
-		*armed = arm(r, fd, pub);
+	else if (used(r, pub) == 0 && !(s->left && *patience > 0 && !r->busy && more(r, patience)) && arm(r, fd, pub)) {
+		*armed = true;
+		busy_drained(e, r, fd);
+	}
 	make_room(r, fd);
 	if (r->side->edges)
 		receive_arm(r, fd);
@@ -496,6 +498,8 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 		if (would_wait(fd, flags)) {
 			enum looked came = LOOKED_NOT;
 
+			if (busy_cool(r))
+				continue;
 			if (!looked && !woken && !over && !(flags & MSG_PEEK)) {
 				looked = true;
 				came = look_ring(r, s->left, &signals, all == s->left ? ENDING_SOME : ENDING_ALL);
@@ -785,6 +789,17 @@ bool receive_hand(struct ring *r, int fd, int rest, uint16_t *tokens, uint64_t *
 	*tokens = outstanding(r, pub);
 	side->state = RING_ENDED;
 	return true;
+}
+
+/* receive_shut tells the writer that this side is about to shut receiving down. */
+void receive_shut(struct end *e)
+{
+	struct ring *r;
+
+	if (!ring_enter(&e->in, &r))
+		return;
+	__atomic_store_n(&r->h->shut, 1, __ATOMIC_SEQ_CST);
+	ring_exit(r);
 }
 
 /* receive_tidy takes tokens out that nothing is behind: to close with bytes unread means a reset to the peer. */

@@ -3,7 +3,8 @@
  * closed for the last time, by any process. The kernel reports a reset of a pair only if bytes are
  * unread. The rest is in a table, a file in the run directory that all programs of a user map. The
  * name of such an end is marked as long as it is to be reset. Its peer, which has found the end of
- * the sent bytes, looks whether it is marked.
+ * the sent bytes, looks whether it is marked. Bytes that are unread in a ring are found there: there
+ * may be no token that says so to the kernel.
  *
  * Every process with the user's rights can write there, as it could kill a program. A file that is
  * cut off is nobody's end, though.
@@ -71,13 +72,19 @@ static uint64_t *reset_of(const struct end *e, int fd, uint64_t *key)
 	return at && __atomic_load_n(at, __ATOMIC_SEQ_CST) == *key && end_hung_up(fd) && !(end_gone(e, fd) & GONE_RESET) ? at : NULL;
 }
 
+/* abandoned says whether the peer has closed with bytes of ours unread, and the program was not told. */
+static bool abandoned(const struct end *e, int fd)
+{
+	return send_unread(e) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET) && end_hung_up(fd) && !(end_gone(e, fd) & GONE_RESET);
+}
+
 /* reset_came says, once, whether the peer has reset the connection in which nothing more comes. */
 bool reset_came(struct end *e, int fd)
 {
 	uint64_t key;
 	uint64_t *at = reset_of(e, fd, &key);
 
-	if (!at || !__atomic_compare_exchange_n(at, &key, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	if ((!at || !__atomic_compare_exchange_n(at, &key, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) && !abandoned(e, fd))
 		return false;
 	end_reset(e, fd);
 	return true;
@@ -88,5 +95,5 @@ bool reset_waits(const struct end *e, int fd)
 {
 	uint64_t key;
 
-	return reset_of(e, fd, &key) != NULL;
+	return reset_of(e, fd, &key) != NULL || abandoned(e, fd);
 }

@@ -164,6 +164,8 @@ static struct ring *ring_map(int memfd, uint32_t size)
 		return NULL;
 	}
 	r->size = size;
+	r->busy = r->member = 0;
+	r->epfd = 0;
 	__atomic_store_n(&r->where, NULL, __ATOMIC_RELAXED);
 	r->h = (struct ring_header *)memory;
 	r->data = (uint8_t *)memory + RING_PAGE;

@@ -18,6 +18,7 @@
 #define RING_PAGE 4096
 #define RING_BYTES (1u << 20)
 #define RING_BYTES_ANSWERS (16u << 10) /* of a direction of small answers: the processor's cache keeps it */
+#define RING_BYTES_LOOP (128u << 10) /* of an event loop that asks for room: it is to find no less than with TCP's least buffer */
 #define RING_BYTES_LEAST 4096u
 #define RING_BYTES_MOST (16u << 20)
 #define RINGS 512 /* of one process */
@@ -37,12 +38,15 @@ struct ring_header {
 	uint32_t wanted; /* the writer waits for room */
 	uint8_t pad4[60];
 	uint32_t attached; /* enum attached */
+	uint8_t pad5[60];
+	uint32_t shut; /* the reader has shut receiving down: that is no end with bytes unread */
 };
 _Static_assert(offsetof(struct ring_header, pub) == 64, "pub");
 _Static_assert(offsetof(struct ring_header, base) == 80, "base");
 _Static_assert(offsetof(struct ring_header, tail) == 128, "tail");
 _Static_assert(offsetof(struct ring_header, wanted) == 192, "wanted");
 _Static_assert(offsetof(struct ring_header, attached) == 256, "attached");
+_Static_assert(offsetof(struct ring_header, shut) == 320, "shut");
 
 #define PUB_BITS 40
 #define PUB_HEAD ((1ull << PUB_BITS) - 1)	  /* bytes that the writer has put there */
@@ -138,6 +142,9 @@ struct ring {
 	uint32_t users; /* calls that are in it */
 	uint32_t refs;	/* descriptors */
 	uint32_t size;
+	uint32_t busy; /* bytes may be there of which the kernel does not know: busy.c */
+	uint32_t member; /* it is looked at, or was */
+	int32_t epfd;	 /* by that instance */
 	struct ring **where; /* of the descriptor for which it was made; others may have it, too */
 	struct ring_header *h;
 	uint8_t *data;
@@ -357,8 +364,11 @@ struct end {
 	uint32_t edges;	 /* EDGES_ below */
 	uint32_t watched; /* an epoll instance has it */
 	uint32_t on;	 /* options that the end has on, and the kernel's socket not yet: options.c */
+	uint32_t loop; /* the serial of the only instance that has had it. 0: none; LOOP_OTHERS: that, or poll or select */
 	uint32_t admission; /* where it is to be noted whether it was short: admission.c. 0: nowhere, or it is */
 };
+
+#define LOOP_OTHERS ~0u
 
 /* Of a ring. */
 #define EDGE_ALWAYS 1u /* each read that leaves bytes arms it */
@@ -373,6 +383,7 @@ enum turned {
 	TURNED_NOT = 0,
 	TURNED_YES = 1,
 	TURNED_TRIED = 2,
+	TURNED_LOOP = 3, /* yes, and an event loop waits */
 };
 
 /* TCP_CORK as a program sets it with every answer. While nobody else can ask for it, only this table has it. */
@@ -456,8 +467,11 @@ ssize_t end_read(struct end *e, int fd, const struct iovec *iov, size_t count, i
 ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out);
 bool leave_out(struct end *e, int fd);
 bool leave_in(struct end *e, int fd);
+void receive_shut(struct end *e);
 bool receive_hand(struct ring *r, int fd, int rest, uint16_t *tokens, uint64_t *length);
 bool send_waiting(struct end *e, size_t *n);
+bool send_has_room(const struct end *e);
+bool send_unread(const struct end *e);
 void send_asked(struct end *e, int fd);
 void send_answers(struct end *e);
 void receive_tidy(struct end *e, int fd);
@@ -545,6 +559,23 @@ void end_reset(struct end *e, int fd);
 uint32_t end_gone(const struct end *e, int fd);
 void end_shut(int fd);
 bool end_hung_up(int fd);
+
+/* busy.c */
+#define BUSY_SLEEP (-1000000)
+void busy_drained(const struct end *e, struct ring *r, int fd);
+bool busy_cool(struct ring *r);
+bool busy_shown(int fd);
+bool busy_instance(int epfd, uint32_t serial);
+void busy_control(struct end *e, uint32_t serial, int epfd, int op, int fd, const struct epoll_event *ev);
+int busy_wait(int epfd, uint32_t serial, bool sole, struct epoll_event *events, int max, bool waits, const sigset_t *mask);
+void busy_closed(int epfd);
+void busy_dropped(int fd, struct ring *r);
+void busy_inherited(int from, int epfd, uint32_t serial, const struct epoll_event *ev);
+int busy_more(int epfd, uint32_t serial, bool sole, struct epoll_event *events, int n, int max);
+
+/* epoll.c */
+bool epoll_sole(int epfd);
+int epoll_registered(const struct end *e, int fd, struct epoll_event *ev, uint32_t *serial);
 
 /* edges.c */
 void edges_attached(const struct end *e, struct ring *r);

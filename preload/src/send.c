@@ -525,6 +525,8 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 	struct ring *r;
 	size_t all;
 	int saved = errno;
+	struct epoll_event ev;
+	uint32_t serial;
 
 	if (!span_init(&s, iov, count))
 		return NOT_OURS;
@@ -543,7 +545,7 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) == 0 && e->turned == TURNED_NOT &&
 	    __atomic_add_fetch(&e->turns, 1, __ATOMIC_RELAXED) == TAKEN_TURNS) {
 		admission_grown(e);
-		__atomic_store_n(&e->turned, would_wait(fd, flags) ? TURNED_YES : TURNED_TRIED, __ATOMIC_RELAXED);
+		__atomic_store_n(&e->turned, would_wait(fd, flags) ? TURNED_YES : epoll_registered(e, fd, &ev, &serial) >= 0 ? TURNED_LOOP : TURNED_TRIED, __ATOMIC_RELAXED);
 	}
 	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) < STREAK)
 		__atomic_fetch_add(&e->streak, 1, __ATOMIC_RELAXED);
@@ -636,6 +638,41 @@ bool send_waiting(struct end *e, size_t *n)
 	}
 	ring_exit(r);
 	return joined;
+}
+
+/*
+ * send_unread says whether the peer has left bytes in a ring without a token, which has the kernel say so of a peer that has closed. It is asked in the middle of
+ * other calls, too, and so is no call of its own.
+ */
+bool send_unread(const struct end *e)
+{
+	struct ring *r = __atomic_load_n(&e->out, __ATOMIC_SEQ_CST);
+	bool unread = false;
+
+	if (!r)
+		return false;
+	__atomic_fetch_add(&r->users, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&e->out, __ATOMIC_SEQ_CST) == r && r->side->state == RING_JOINED)
+		unread = (pub_load(r) & PUB_ARMED) && unread_bytes(r, pub_load(r)) != 0 && !__atomic_load_n(&r->h->shut, __ATOMIC_RELAXED);
+	ring_left(r);
+	return unread;
+}
+
+/* send_has_room says that a descriptor is writable. False: it may be, all the same. */
+bool send_has_room(const struct end *e)
+{
+	bool has = false;
+	struct ring *r;
+
+	if (!ring_enter(&e->out, &r))
+		return false;
+	if (r->side->state == RING_JOINED && r->side->small == 0 && !(pub_load(r) & PUB_LEFT) && !__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST)) {
+		uint64_t unread = (r->side->cursor - __atomic_load_n(&r->h->tail, __ATOMIC_SEQ_CST)) & PUB_HEAD;
+
+		has = unread <= r->size - r->size / ROOM;
+	}
+	ring_exit(r);
+	return has;
 }
 
 /* send_asked takes note that this process asks whether it can write to a descriptor. */

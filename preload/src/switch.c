@@ -54,7 +54,20 @@ void let_go(struct ring *r)
  */
 static bool answers(const struct end *e)
 {
-	return __atomic_load_n(&e->answers, __ATOMIC_RELAXED) == ANSWERS && !(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM);
+	uint32_t answers = __atomic_load_n(&e->answers, __ATOMIC_RELAXED);
+
+	return (answers == ANSWERS || (answers < ANSWERS && __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_LOOP)) &&
+	       !(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM);
+}
+
+/* size_of is the size of the ring for a send of n bytes. */
+static uint32_t size_of(const struct end *e, size_t n)
+{
+	if (n >= LARGE)
+		return RING_BYTES;
+	if (answers(e))
+		return RING_BYTES_ANSWERS;
+	return __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_LOOP ? RING_BYTES_LOOP : RING_BYTES;
 }
 
 /*
@@ -67,7 +80,7 @@ bool worth(const struct end *e, size_t n)
 
 	if (!shaking() && sent < settings.ring_after)
 		return false;
-	if (__atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES || answers(e) || shake(3))
+	if (__atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES || __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_LOOP || answers(e) || shake(3))
 		return true;
 	return (sent >= settings.bulk_after || shaking()) && (n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK);
 }
@@ -88,7 +101,7 @@ bool offer(struct end *e, int fd, const struct span *s)
 	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || uring_seen() || !end_alone(e) || !end_is(fd, e) ||
 	    !gate_close(&e->sending))
 		return false;
-	r = ring_make(fd, answers(e) && s->left < LARGE ? RING_BYTES_ANSWERS : RING_BYTES, __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);
+	r = ring_make(fd, size_of(e, s->left), __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);
 	if (!r) {
 		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
 	} else {

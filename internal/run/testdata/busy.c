@@ -1,0 +1,383 @@
+/*
+ * A program whose event loop looks into its rings, with bytes in a ring of which the kernel does not know: busy CASE. Bare, with TCP, it behaves the same.
+ * With the environment variable MOVED set to 1 there have to be such bytes.
+ */
+#include "moved.h"
+
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/time.h>
+
+#define TURNS 200 /* more than a loop takes until it has rings */
+
+static int c, s;    /* the ends */
+static int ec, es;  /* the instances that have them */
+static uint32_t how = EPOLLIN;
+
+static int control(int ep, int op, int fd, uint32_t events)
+{
+	struct epoll_event ev = {.events = events, .data.u64 = (uint64_t)fd};
+
+	return epoll_ctl(ep, op, fd, &ev);
+}
+
+/* told is which events an instance tells of a descriptor, 0 for none. */
+static uint32_t told_of(int ep, int fd, int timeout)
+{
+	struct epoll_event ev[4];
+	int n = epoll_wait(ep, ev, 4, timeout);
+
+	CHECK(n == 0 || (n == 1 && ev[0].data.u64 == (uint64_t)fd));
+	return n ? ev[0].events : 0;
+}
+
+static uint32_t told(int ep, int timeout)
+{
+	return told_of(ep, s, timeout);
+}
+
+static void put(int fd)
+{
+	CHECK(write(fd, "x", 1) == 1);
+}
+
+static void get(int fd)
+{
+	char b[100];
+
+	CHECK(read(fd, b, sizeof(b)) == 1 && b[0] == 'x');
+}
+
+/* hidden says whether the kernel has nothing to read at a descriptor. */
+static bool hidden(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	struct timespec none = {0, 0};
+
+	return syscall(SYS_ppoll, &p, 1, &none, NULL, 0) == 0;
+}
+
+/* known says that the kernel has, or will have soon. */
+static bool known(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	struct timespec patience = {PATIENCE / 1000, 0};
+
+	return syscall(SYS_ppoll, &p, 1, &patience, NULL, 0) == 1;
+}
+
+/* begin has both ends talk until they have rings, and are looked at. */
+static void begin(void)
+{
+	for (int i = 0; i < 100; i++) {
+		both_ends(&c, &s);
+		if (as_it_should(s))
+			break;
+		close(c);
+		close(s);
+	}
+	CHECK(as_it_should(s) && as_it_should(c));
+	CHECK(fcntl(c, F_SETFL, O_NONBLOCK) == 0 && fcntl(s, F_SETFL, O_NONBLOCK) == 0);
+	ec = epoll_create1(0);
+	es = epoll_create1(0);
+	CHECK(control(ec, EPOLL_CTL_ADD, c, EPOLLIN) == 0 && control(es, EPOLL_CTL_ADD, s, how) == 0);
+	for (int i = 0; i < TURNS; i++) {
+		put(c);
+		CHECK(told(es, PATIENCE) & EPOLLIN);
+		get(s);
+		put(s);
+		CHECK(told_of(ec, c, PATIENCE) == EPOLLIN);
+		get(c);
+	}
+	CHECK(mapped_rings() == (moved() ? 4 : 0)); /* each as its writer and as its reader has it */
+}
+
+/* strand leaves a byte of which the kernel does not know. */
+static void strand(void)
+{
+	begin();
+	put(c);
+	CHECK(moved() ? hidden(s) : known(s));
+}
+
+static void on_again(void)
+{
+	strand();
+	CHECK(told(es, 0) == EPOLLIN && told(es, -1) == EPOLLIN && told(es, 100) == EPOLLIN);
+	get(s);
+	CHECK(told(es, 0) == 0 && told(es, 20) == 0);
+	put(c);
+	CHECK(known(s)); /* it has slept */
+	CHECK(told(es, -1) == EPOLLIN);
+}
+
+static void on_edge(void)
+{
+	how = EPOLLIN | EPOLLET;
+	strand();
+	CHECK(told(es, PATIENCE) == EPOLLIN && told(es, 0) == 0 && told(es, 20) == 0);
+	put(c);
+	CHECK(told(es, PATIENCE) == EPOLLIN && told(es, 0) == 0);
+	CHECK(control(es, EPOLL_CTL_MOD, s, how) == 0);
+	CHECK(told(es, PATIENCE) == EPOLLIN);
+	CHECK(told(es, 0) == 0);
+	CHECK(told(es, 20) == 0);
+}
+
+static void on_edge_again(void)
+{
+	how = EPOLLIN | EPOLLET;
+	strand();
+	CHECK(told(es, PATIENCE) == EPOLLIN);
+	CHECK(control(es, EPOLL_CTL_MOD, s, how) == 0);
+	CHECK(told(es, PATIENCE) == EPOLLIN && told(es, 0) == 0);
+}
+
+static void on_writable(void)
+{
+	how = EPOLLIN | EPOLLOUT | EPOLLET;
+	strand();
+	CHECK(told(es, PATIENCE) == (EPOLLIN | EPOLLOUT));
+}
+
+static void on_gone(void)
+{
+	strand();
+	CHECK(control(es, EPOLL_CTL_DEL, s, 0) == 0 && told(es, 0) == 0 && told(es, 20) == 0);
+	CHECK(control(es, EPOLL_CTL_ADD, s, EPOLLIN) == 0 && told(es, PATIENCE) == EPOLLIN);
+	CHECK(control(es, EPOLL_CTL_MOD, s, 0) == 0 && told(es, 0) == 0);
+	CHECK(control(es, EPOLL_CTL_MOD, s, EPOLLIN) == 0 && told(es, PATIENCE) == EPOLLIN);
+}
+
+static void on_oneshot(void)
+{
+	strand();
+	CHECK(control(es, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLONESHOT) == 0);
+	CHECK(told(es, PATIENCE) == EPOLLIN && told(es, 0) == 0 && told(es, 20) == 0);
+	CHECK(control(es, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLONESHOT) == 0);
+	CHECK(told(es, PATIENCE) == EPOLLIN && told(es, 0) == 0);
+}
+
+static void on_poll(void)
+{
+	struct pollfd p = {.fd = s, .events = POLLIN};
+
+	strand();
+	p.fd = s;
+	CHECK(poll(&p, 1, PATIENCE) == 1 && p.revents == POLLIN && ppoll(&p, 1, NULL, NULL) == 1 && p.revents == POLLIN);
+	get(s);
+	CHECK(poll(&p, 1, 0) == 0);
+	put(c);
+	CHECK(known(s));
+	get(s);
+	put(c);
+	CHECK(known(s)); /* it may be polled again */
+	CHECK(told(es, PATIENCE) == EPOLLIN);
+}
+
+static void on_select(void)
+{
+	struct timeval limit = {PATIENCE / 1000, 0};
+	struct timespec spec = {PATIENCE / 1000, 0};
+	fd_set in;
+
+	strand();
+	FD_ZERO(&in);
+	FD_SET(s, &in);
+	CHECK(select(s + 1, &in, NULL, NULL, &limit) == 1 && FD_ISSET(s, &in));
+	CHECK(pselect(s + 1, &in, NULL, NULL, &spec, NULL) == 1 && FD_ISSET(s, &in));
+	get(s);
+	limit = (struct timeval){0, 0};
+	CHECK(select(s + 1, &in, NULL, NULL, &limit) == 0);
+}
+
+static void on_copy(void)
+{
+	int d;
+
+	strand();
+	d = dup(es);
+	CHECK(close(es) == 0);
+	CHECK(told(d, PATIENCE) == EPOLLIN);
+	get(s);
+	CHECK(told(d, 20) == 0);
+	put(c);
+	CHECK(told(d, PATIENCE) == EPOLLIN);
+}
+
+static void on_other(void)
+{
+	int other = epoll_create1(0), copy = fcntl(other, F_DUPFD, 100);
+
+	strand();
+	CHECK(control(copy, EPOLL_CTL_ADD, s, EPOLLIN) == 0);
+	CHECK(told(copy, PATIENCE) == EPOLLIN && told(es, PATIENCE) == EPOLLIN);
+	get(s);
+	CHECK(told(copy, 20) == 0 && told(es, 20) == 0);
+	put(c);
+	CHECK(told(copy, PATIENCE) == EPOLLIN && told(es, PATIENCE) == EPOLLIN);
+}
+
+static void on_nested(void)
+{
+	int outer = epoll_create1(0);
+
+	strand();
+	CHECK(control(outer, EPOLL_CTL_ADD, es, EPOLLIN) == 0);
+	CHECK(told_of(outer, es, PATIENCE) == EPOLLIN && told(es, PATIENCE) == EPOLLIN);
+	get(s);
+	CHECK(told_of(outer, es, 20) == 0);
+	put(c);
+	CHECK(told_of(outer, es, PATIENCE) == EPOLLIN);
+}
+
+static void on_polled(void)
+{
+	struct pollfd p;
+
+	strand();
+	p = (struct pollfd){.fd = es, .events = POLLIN};
+	CHECK(poll(&p, 1, PATIENCE) == 1 && p.revents == POLLIN);
+	get(s);
+	CHECK(poll(&p, 1, 20) == 0);
+	put(c);
+	CHECK(poll(&p, 1, PATIENCE) == 1 && p.revents == POLLIN);
+}
+
+static void on_fork(void)
+{
+	int status;
+	pid_t pid;
+
+	strand();
+	pid = fork();
+	if (pid == 0) {
+		CHECK(told(es, PATIENCE) == EPOLLIN);
+		get(s);
+		CHECK(told(es, PATIENCE) == EPOLLIN); /* the parent has sent another byte meanwhile, or will */
+		get(s);
+		_exit(0);
+	}
+	usleep(50000);
+	put(c);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+static void *waits(void *none)
+{
+	CHECK(told(es, PATIENCE) == EPOLLIN);
+	return none;
+}
+
+static void *receives(void *none)
+{
+	char b;
+
+	CHECK(fcntl(s, F_SETFL, 0) == 0 && recv(s, &b, 1, 0) == 1);
+	return none;
+}
+
+static void *polls(void *none)
+{
+	struct pollfd p = {.fd = s, .events = POLLIN};
+
+	CHECK(poll(&p, 1, PATIENCE) == 1);
+	return none;
+}
+
+/* beside has another thread wait, before a byte comes, or with one of which the kernel does not know. */
+static void beside(void *(*what)(void *))
+{
+	pthread_t thread;
+
+	strand();
+	CHECK(pthread_create(&thread, NULL, what, NULL) == 0 && pthread_join(thread, NULL) == 0);
+	while (told(es, 0))
+		read(s, &(char[9]){0}, 9);
+	CHECK(pthread_create(&thread, NULL, what, NULL) == 0);
+	usleep(50000);
+	put(c);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void on_thread(void)
+{
+	beside(waits);
+}
+
+static void on_receiver(void)
+{
+	beside(receives);
+}
+
+static void on_poller(void)
+{
+	beside(polls);
+}
+
+static void on_reset(void)
+{
+	char b;
+
+	strand();
+	CHECK(close(s) == 0);
+	CHECK(told_of(ec, c, PATIENCE) & EPOLLIN);
+	CHECK(read(c, &b, 1) == -1 && errno == ECONNRESET);
+	CHECK(read(c, &b, 1) == 0);
+}
+
+static void on_exec(void)
+{
+	int out[2], status;
+	char b[9];
+	pid_t pid;
+
+	strand();
+	CHECK(pipe(out) == 0);
+	pid = fork();
+	if (pid == 0) {
+		CHECK(dup2(s, 0) == 0 && fcntl(0, F_SETFL, 0) == 0 && dup2(out[1], 1) == 1);
+		execlp("head", "head", "-c", "1", NULL);
+		_exit(1);
+	}
+	close(s);
+	close(out[1]);
+	CHECK(read(out[0], b, sizeof(b)) == 1 && b[0] == 'x');
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+static void caught(int sig)
+{
+	(void)sig;
+}
+
+static void on_signal(void)
+{
+	struct itimerval soon = {.it_value = {0, 30000}};
+	struct sigaction a = {.sa_handler = caught, .sa_flags = SA_RESTART};
+	struct epoll_event ev;
+
+	begin();
+	CHECK(sigaction(SIGALRM, &a, NULL) == 0 && setitimer(ITIMER_REAL, &soon, NULL) == 0);
+	CHECK(epoll_wait(es, &ev, 1, -1) == -1 && errno == EINTR);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} cases[] = {
+		{"again", on_again}, {"edge", on_edge}, {"edge-again", on_edge_again}, {"writable", on_writable}, {"gone", on_gone}, {"oneshot", on_oneshot},
+		{"poll", on_poll}, {"select", on_select}, {"copy", on_copy}, {"other", on_other}, {"nested", on_nested}, {"polled", on_polled},
+		{"fork", on_fork}, {"thread", on_thread}, {"receiver", on_receiver}, {"poller", on_poller}, {"reset", on_reset}, {"exec", on_exec},
+		{"signal", on_signal},
+	};
+
+	for (size_t i = 0; argc > 1 && i < sizeof(cases) / sizeof(*cases); i++)
+		if (strcmp(cases[i].name, argv[1]) == 0) {
+			cases[i].run();
+			return 0;
+		}
+	return 2;
+}

@@ -1,0 +1,530 @@
+/*
+ * Busy polling. The writer of a ring tells an event loop of new bytes by a token in the socket,
+ * which costs both programs a system call, and often a wake-up. So a loop looks into the rings of
+ * its instance by itself: a ring that was read to its end says to its writer that no token is
+ * needed (PUB_LOOK), and epoll_wait looks at all such rings before the kernel and beside it. Before
+ * it sleeps it takes the word back, and from then on the next bytes come with a token.
+ *
+ * Until it does, bytes can be in a ring of which the kernel does not know. So all that could sleep
+ * on the descriptor has to come by here: the ring is one of an instance that was made here, in
+ * which one thread waits, that is in no other instance and was never given to poll or select, and
+ * whose process nobody was forked from.
+ */
+#include "ring.h"
+
+#include <sched.h>
+
+#define MOST 64		   /* rings of one instance; others have tokens */
+#define ASK_NSEC 50000	   /* after which the kernel is asked although rings have bytes */
+#define LOOK_NSEC 50000	   /* of looking before it sleeps */
+#define BRIEF_NSEC 3000	   /* of it in which signals may come: their handlers end no wait then */
+#define TAKEN_NSEC 20000   /* between two looks: somebody else had the processor */
+#define LUCK_FIRST 4
+#define LUCK_MOST 8
+#define MISS 2
+#define SELDOM 16
+#define SELDOMEST 4096
+
+/* A ring of an instance, with the registration of its descriptor. */
+struct member {
+	struct ring *ring;
+	uint64_t told; /* the head of which an edge was told */
+	uint64_t data;
+	uint32_t events; /* 0: it is not registered any more */
+	int32_t fd;
+	int32_t epfd; /* the instance, of a stray */
+};
+
+/* The rings of an epoll instance that are looked at. The thread that waits takes members out, others at most change them. */
+struct busy {
+	uint32_t serial; /* of the instance */
+	uint32_t lock;	 /* thread ID */
+	uint32_t n;
+	uint32_t next;	/* the member that comes first */
+	uint64_t asked; /* when the kernel was */
+	struct luck luck;
+	struct member members[MOST];
+};
+
+static struct busy busies[EPOLL_SETS];
+
+/*
+ * Rings with bytes of which the kernel does not know, registered with instances that are none of
+ * ours. No ring there is looked at any more, and one that is read leaves.
+ */
+static struct busy strays;
+static uint32_t stray; /* their number */
+
+static bool lock(struct busy *b)
+{
+	uint32_t me = ring_thread();
+
+	for (;;) {
+		uint32_t owner = 0;
+
+		if (__atomic_compare_exchange_n(&b->lock, &owner, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return true;
+		if (owner == me)
+			return false; /* this is a handler of a signal */
+		SYS(sched_yield);
+	}
+}
+
+static void unlock(struct busy *b)
+{
+	__atomic_store_n(&b->lock, 0, __ATOMIC_SEQ_CST);
+}
+
+/* forget takes all members out of an instance that is no more. The lock is held. */
+static void forget(struct busy *b, uint32_t serial)
+{
+	for (uint32_t i = 0; i < b->n; i++)
+		ring_unref(b->members[i].ring);
+	b->n = b->next = 0;
+	b->asked = 0;
+	b->luck = (struct luck){.left = LUCK_FIRST, .seldom = SELDOM};
+	b->serial = serial;
+}
+
+static struct member *find(struct busy *b, int epfd, int fd, const struct ring *r)
+{
+	for (uint32_t i = 0; i < b->n; i++)
+		if (b->members[i].fd == fd && b->members[i].epfd == epfd && b->members[i].ring == r)
+			return &b->members[i];
+	return NULL;
+}
+
+/* add makes a ring a member. serial: 0 is an instance that is none of ours. */
+static bool add(int epfd, uint32_t serial, int fd, struct ring *r, const struct epoll_event *ev, uint64_t told)
+{
+	struct busy *b = serial ? &busies[epfd] : &strays;
+	struct member *m;
+	bool is;
+
+	if (!lock(b))
+		return false;
+	if (b->serial != serial)
+		forget(b, serial);
+	m = find(b, epfd, fd, r);
+	if (!m && b->n < MOST) {
+		ring_ref(r);
+		m = &b->members[b->n++];
+		m->ring = r;
+		m->fd = fd;
+		m->epfd = epfd;
+		if (serial)
+			r->epfd = epfd;
+		r->member = 1;
+		if (!serial)
+			__atomic_store_n(&stray, b->n, __ATOMIC_SEQ_CST);
+	}
+	is = m != NULL;
+	if (is) {
+		m->told = told;
+		m->data = ev->data.u64;
+		m->events = ev->events;
+	}
+	unlock(b);
+	return is;
+}
+
+/*
+ * busy_drained is for a ring that was read to its end just now, and is armed: its writer need send
+ * no token if this thread's event loop has the descriptor. The lock of the ring is held.
+ */
+void busy_drained(const struct end *e, struct ring *r, int fd)
+{
+	uint64_t pub = pub_load(r), code = 1;
+	struct epoll_event ev;
+	uint32_t serial;
+	int epfd;
+
+	if ((pub & PUB_LOOK) || !(pub & PUB_ARMED) || (pub & PUB_LEFT) || used(r, pub) != 0 || outstanding(r, pub) != 0 || r->side->edges ||
+	    __atomic_load_n(&r->users, __ATOMIC_SEQ_CST) != 1)
+		return;
+	epfd = epoll_registered(e, fd, &ev, &serial);
+	if (epfd < 0 || !(ev.events & (EPOLLIN | EPOLLRDNORM)))
+		return;
+	if (!add(epfd, serial, fd, r, &ev, pub & PUB_HEAD))
+		return;
+	while (code < 15 && 1ull << code <= r->size / 2)
+		code++;
+	r->busy = 1;
+	/* Others that are about to sleep say so before they have tokens sent again, and we look after we have had them left out. */
+	if (pub_swap(r, &pub, pub | code << PUB_LOOK_SHIFT) && epoll_registered(e, fd, &ev, &serial) != epfd)
+		busy_cool(r);
+}
+
+/*
+ * busy_cool has the next bytes of a ring come with a token, and says whether there are some of
+ * which the kernel does not know.
+ */
+bool busy_cool(struct ring *r)
+{
+	uint64_t pub;
+
+	if (!r->busy)
+		return false;
+	pub = __atomic_fetch_and(&r->h->pub, ~PUB_LOOK, __ATOMIC_SEQ_CST);
+	if (used(r, pub) != 0 && outstanding(r, pub) == 0)
+		return true;
+	r->busy = 0;
+	return false;
+}
+
+/* busy_shown is for a descriptor that something else than its instance is about to wait for. It says whether that need not wait. */
+bool busy_shown(int fd)
+{
+	struct end *e = end_at(fd);
+	struct ring *r;
+	bool there;
+
+	if (!e)
+		return false;
+	__atomic_store_n(&e->loop, LOOP_OTHERS, __ATOMIC_SEQ_CST);
+	if (!__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) || !ring_enter(&e->in, &r))
+		return false;
+	there = busy_cool(r);
+	ring_exit(r);
+	return there;
+}
+
+/* busy_instance is busy_shown for an epoll instance that is about to be waited for as a descriptor. */
+bool busy_instance(int epfd, uint32_t serial)
+{
+	struct busy *b = &busies[epfd];
+	bool there = false;
+
+	if (b->serial != serial || b->n == 0 || !lock(b))
+		return false;
+	for (uint32_t i = 0; i < b->n; i++)
+		there |= busy_cool(b->members[i].ring) && (b->members[i].events & (EPOLLIN | EPOLLRDNORM));
+	unlock(b);
+	return there;
+}
+
+/* busy_control takes note of a change of a registration. */
+void busy_control(struct end *e, uint32_t serial, int epfd, int op, int fd, const struct epoll_event *ev)
+{
+	struct ring *r;
+
+	if (op == EPOLL_CTL_ADD) {
+		uint32_t none = 0;
+
+		if (!__atomic_compare_exchange_n(&e->loop, &none, serial ? serial : LOOP_OTHERS, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && none != serial)
+			__atomic_store_n(&e->loop, LOOP_OTHERS, __ATOMIC_SEQ_CST);
+	}
+	if (!__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) || !ring_enter(&e->in, &r))
+		return;
+	if (e->loop == LOOP_OTHERS)
+		busy_cool(r);
+	if (r->busy && op != EPOLL_CTL_DEL) {
+		uint64_t pub = pub_load(r);
+
+		/* The kernel tells of it by itself if it has a token. */
+		if (ev)
+			add(epfd, serial, fd, r, ev, outstanding(r, pub) ? pub & PUB_HEAD : ~0ull);
+	} else if (r->busy) {
+		struct busy *b = serial ? &busies[epfd] : &strays;
+		struct member *m;
+
+		if (lock(b)) {
+			m = b->serial == serial ? find(b, epfd, fd, r) : NULL;
+			if (m)
+				m->events = 0;
+			unlock(b);
+		}
+	}
+	ring_exit(r);
+}
+
+/*
+ * busy_inherited has another instance tell of the rings of one that has bytes of which the kernel does not know: a copy of it (ev is NULL), or one with which it is
+ * registered. serial: of that, 0 if it is none of ours.
+ */
+void busy_inherited(int from, int epfd, uint32_t serial, const struct epoll_event *ev)
+{
+	struct busy *b = from >= 0 && from < EPOLL_SETS ? &busies[from] : NULL;
+	struct member there[MOST];
+	uint32_t n = 0;
+
+	if (!b || b->n == 0 || !lock(b))
+		return;
+	for (uint32_t i = 0; i < b->n; i++)
+		if (busy_cool(b->members[i].ring) && b->members[i].events) {
+			there[n] = b->members[i];
+			ring_ref(there[n++].ring);
+		}
+	unlock(b);
+	for (uint32_t i = 0; i < n; i++) {
+		struct epoll_event own = {.events = there[i].events, .data.u64 = there[i].data};
+
+		add(epfd, serial, there[i].fd, there[i].ring, ev ? ev : &own, ~0ull);
+		ring_unref(there[i].ring);
+	}
+}
+
+/* busy_closed forgets an instance that is none of ours. */
+void busy_closed(int epfd)
+{
+	if (__atomic_load_n(&stray, __ATOMIC_RELAXED) == 0 || !lock(&strays))
+		return;
+	for (uint32_t i = 0; i < strays.n; i++)
+		if (strays.members[i].epfd == epfd)
+			strays.members[i].events = 0;
+	unlock(&strays);
+}
+
+/* head_of is the head of a member, and how many bytes are there. */
+static uint64_t head_of(const struct member *m, size_t *there)
+{
+	uint64_t pub = pub_load(m->ring);
+
+	*there = used(m->ring, pub);
+	return pub & PUB_HEAD;
+}
+
+/* is_ready says whether an instance would tell of a member. */
+static bool is_ready(const struct member *m)
+{
+	size_t there;
+	uint64_t head = head_of(m, &there);
+
+	return there != 0 && (!(m->events & EPOLLET) || head != m->told);
+}
+
+/* compact takes out the members that are none any more. The lock is held, and this thread may do so. */
+static void compact(struct busy *b)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < b->n; i++) {
+		if (b->members[i].events)
+			b->members[kept++] = b->members[i];
+		else
+			ring_unref(b->members[i].ring);
+	}
+	b->n = kept;
+	if (b == &strays)
+		__atomic_store_n(&stray, kept, __ATOMIC_SEQ_CST);
+}
+
+/* busy_dropped is for a descriptor that is about to be closed, or another one's. Bytes that come from then on find nobody, as their token says. */
+void busy_dropped(int fd, struct ring *r)
+{
+	busy_cool(r);
+	for (int i = 0; i < 2; i++) {
+		struct busy *b = i ? &strays : &busies[r->epfd];
+
+		if (b->n == 0 || !lock(b))
+			continue;
+		for (uint32_t k = 0; k < b->n; k++)
+			if (b->members[k].fd == fd && b->members[k].ring == r)
+				b->members[k].events = 0;
+		if (b == &strays || epoll_sole(r->epfd))
+			compact(b);
+		unlock(b);
+	}
+}
+
+/* writable is the part of a registration's events that is about writing, as far as it is so now. */
+static uint32_t writable(const struct end *e, const struct member *m)
+{
+	uint32_t wanted = m->events & (EPOLLOUT | EPOLLWRNORM);
+	struct pollfd p = {.fd = m->fd, .events = (short)wanted};
+	struct timespec none = {0};
+
+	if (!wanted || send_has_room(e))
+		return wanted;
+	return SYS(ppoll, &p, 1, &none, NULL, 0) == 1 ? (uint32_t)p.revents & wanted : 0;
+}
+
+/*
+ * collect makes events of the members that are ready. cools: no ring is looked at any more. sole: this is the thread that may take members out.
+ */
+static int collect(struct busy *b, int epfd, struct epoll_event *events, int max, bool cools, bool sole)
+{
+	int n = 0;
+
+	if (!lock(b))
+		return 0;
+	for (uint32_t i = 0, at = b->next; i < b->n; i++, at++) {
+		struct member *m = &b->members[at % b->n];
+		struct end *e;
+
+		if (m->epfd != epfd)
+			continue;
+		e = end_at(m->fd);
+		if (!e || __atomic_load_n(&e->in, __ATOMIC_SEQ_CST) != m->ring || !m->events) {
+			busy_cool(m->ring);
+			m->events = 0; /* it is another descriptor's number by now, or nobody is told */
+			continue;
+		}
+		if (cools && !busy_cool(m->ring) && !is_ready(m)) {
+			m->events = 0;
+			continue;
+		}
+		if (n == max || !is_ready(m) || !(m->events & (EPOLLIN | EPOLLRDNORM)))
+			continue;
+		m->told = pub_load(m->ring) & PUB_HEAD;
+		events[n].events = (m->events & (EPOLLIN | EPOLLRDNORM)) | writable(e, m);
+		events[n++].data.u64 = m->data;
+		if (m->events & EPOLLONESHOT) {
+			struct epoll_event off = {.events = EPOLLONESHOT, .data.u64 = m->data};
+
+			SYS(epoll_ctl, epfd, EPOLL_CTL_MOD, m->fd, &off);
+			m->events = 0;
+		}
+		if (n == max)
+			b->next = at + 1;
+	}
+	if (sole)
+		compact(b);
+	unlock(b);
+	return n;
+}
+
+/* merge adds k events of the kernel behind n of ours, and leaves one event of each registration. */
+static int merge(struct epoll_event *events, int n, int k)
+{
+	int kept = n;
+
+	for (int j = n; j < n + k; j++) {
+		int i = 0;
+
+		while (i < n && events[i].data.u64 != events[j].data.u64)
+			i++;
+		if (i < n)
+			events[i].events |= events[j].events;
+		else
+			events[kept++] = events[j];
+	}
+	return kept;
+}
+
+/* ask asks the kernel, and adds its events to n of ours. Below 0: its error, where there are none. */
+static int ask(struct busy *b, int epfd, struct epoll_event *events, int n, int max, const sigset_t *mask, uint64_t now)
+{
+	int k = (int)SYS(epoll_pwait, epfd, events + n, max - n, 0, mask, 8);
+
+	b->asked = now;
+	if (k <= 0)
+		return n ? n : k;
+	if (edges_used)
+		edges_told(events + n, k);
+	return merge(events, n, k);
+}
+
+/* may_look says whether looking is worth it: it has paid, or it is to be found out. */
+static bool may_look(struct busy *b)
+{
+	uint32_t processor = (uint32_t)sched_getcpu() + 1;
+
+	if (b->luck.left <= 0 && ++b->luck.waits < b->luck.seldom)
+		return false;
+	b->luck.waits = 0;
+	for (uint32_t i = 0; i < b->n; i++)
+		if (__atomic_load_n(&b->members[i].ring->h->processor, __ATOMIC_RELAXED) == processor)
+			return false;
+	return true;
+}
+
+static void has_paid(struct busy *b, bool paid)
+{
+	if (paid) {
+		b->luck.left += b->luck.left < LUCK_MOST;
+		b->luck.seldom = SELDOM;
+	} else if (b->luck.left > 0) {
+		b->luck.left -= MISS;
+	} else if (b->luck.seldom < SELDOMEST) {
+		b->luck.seldom *= 2;
+	}
+}
+
+static bool any_ready(const struct busy *b)
+{
+	for (uint32_t i = 0; i < b->n; i++)
+		if (is_ready(&b->members[i]))
+			return true;
+	return false;
+}
+
+/* look looks for a while whether something comes. *n: events of the kernel, or its error. */
+static bool look(struct busy *b, int epfd, struct epoll_event *events, int max, const sigset_t *mask, uint64_t begin, int *n)
+{
+	uint64_t signals = 0, now = begin, before;
+	bool off = false, paid = false;
+
+	*n = 0;
+	for (unsigned i = 1; !(paid = any_ready(b)); i++) {
+		pause_cpu();
+		if (i % 8 != 0)
+			continue;
+		before = now;
+		now = precise_now();
+		if (now - begin > LOOK_NSEC || now - before > TAKEN_NSEC)
+			break;
+		if (now - begin > BRIEF_NSEC && !off) {
+			signals = signals_off();
+			off = true;
+		}
+		if (now - b->asked > ASK_NSEC) {
+			*n = ask(b, epfd, events, 0, max, mask, now);
+			if (*n != 0)
+				break;
+		}
+	}
+	if (*n == 0)
+		has_paid(b, paid);
+	if (off && signals_on(signals, paid || *n ? ENDING_NOT : ENDING_ALL))
+		*n = -EINTR;
+	return paid;
+}
+
+/*
+ * busy_wait is epoll_wait as far as that need not sleep: it returns a number of events, an error of
+ * the kernel below 0, or BUSY_SLEEP. waits: whether the program would wait.
+ */
+int busy_wait(int epfd, uint32_t serial, bool sole, struct epoll_event *events, int max, bool waits, const sigset_t *mask)
+{
+	struct busy *b = serial ? &busies[epfd] : &strays;
+	uint64_t now;
+	int n, k = 0;
+	bool due;
+
+	if (b->serial != serial || b->n == 0)
+		return BUSY_SLEEP;
+	sole |= b == &strays; /* where nobody looks without the lock */
+	now = precise_now();
+	due = now - b->asked > ASK_NSEC;
+	n = collect(b, epfd, events, due ? max / 2 : max, false, sole);
+	if (due || (n == 0 && !waits)) {
+		n = ask(b, epfd, events, n, max, mask, now);
+		if (n == 0 && max == 1)
+			n = collect(b, epfd, events, max, false, sole);
+	}
+	if (n != 0 || !waits)
+		return n;
+	if (sole && serial && may_look(b) && look(b, epfd, events, max, mask, now, &k))
+		n = collect(b, epfd, events, max, false, sole);
+	if (n == 0 && k != 0)
+		return k;
+	if (n == 0)
+		n = collect(b, epfd, events, max, true, sole);
+	return n ? n : BUSY_SLEEP;
+}
+
+/* busy_more adds events of rings to n events that an instance has already. */
+int busy_more(int epfd, uint32_t serial, bool sole, struct epoll_event *events, int n, int max)
+{
+	struct busy *b = &busies[epfd];
+	struct epoll_event found[MOST];
+	int k;
+
+	if (b->serial != serial || b->n == 0 || n >= max)
+		return n;
+	k = collect(b, epfd, found, max - n < MOST ? max - n : MOST, false, sole);
+	for (int i = 0; i < k; i++)
+		events[n + i] = found[i];
+	return merge(events, n, k);
+}
