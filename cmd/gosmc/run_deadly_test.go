@@ -30,12 +30,12 @@ func TestRunDeadly(t *testing.T) {
 	if err != nil {
 		t.Skip("needs python3")
 	}
-	const killed, refused, trap = 0x80000000, 0x00050000 | int(unix.ENOSYS), 0x00030000
-	for _, tt := range []struct{ action, call int }{
+	const killed, refused, trap = 0x80000000, 0x00050000 | int64(unix.ENOSYS), 0x00030000
+	for _, tt := range []struct{ action, call int64 }{
 		{killed, unix.SYS_PIDFD_OPEN}, {killed, unix.SYS_FACCESSAT2}, {killed, unix.SYS_FCHMODAT2}, {trap, unix.SYS_PIDFD_OPEN}, {refused, unix.SYS_PIDFD_OPEN},
 	} {
 		for _, program := range []string{"sh", "/bin/sh"} {
-			cmd := exec.CommandContext(t.Context(), python, "-c", filterProgram, strconv.Itoa(tt.action), strconv.Itoa(tt.call), os.Args[0], "run", "--", program, "-c", "echo started; exit 7")
+			cmd := exec.CommandContext(t.Context(), python, "-c", filterProgram, strconv.FormatInt(tt.action, 10), strconv.FormatInt(tt.call, 10), os.Args[0], "run", "--", program, "-c", "echo started; exit 7")
 			cmd.Env = runEnviron(t)
 			var out, text bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &text
