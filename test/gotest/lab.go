@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -225,22 +223,6 @@ func (l *lab) file(name, text string) string {
 	l.must(os.MkdirAll(filepath.Dir(path), 0o755))
 	l.must(os.WriteFile(path, []byte(text), 0o644))
 	return path
-}
-
-// get asks a server over plain HTTP, on a TCP connection that does not move, and returns the body.
-func (l *lab) get(url string) string {
-	request, err := http.NewRequestWithContext(l.ctx, http.MethodGet, url, nil)
-	l.must(err)
-	request.Close = true
-	r, err := http.DefaultClient.Do(request)
-	l.must(err)
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
-	l.must(err)
-	if r.StatusCode != http.StatusOK {
-		l.failf("%s: %s", url, r.Status)
-	}
-	return string(body)
 }
 
 // A statsReport is the part of the output of 'gosmc stats --json' that is used here.
