@@ -45,7 +45,9 @@ func TestMusts(t *testing.T) {
 	}
 	for row, want := range map[string][]bound{
 		"run-iperf3":           {{"run", "tcp", 3, 6}, {"run -R", "tcp -R", 3, 6}},
-		"run-redis":            {{"run set", "tcp set", 1.15, 1.4}, {"run get", "tcp get", 1.15, 1.4}},
+		"run-redis":            {{"run set", "tcp set", 1.15, 1.4}, {"run get", "tcp get", 3.5, 6}},
+		"run-redis-1":          {{"run get", "tcp get", 3, 8}},
+		"run-redis-8":          {{"run get", "tcp get", 2.5, 5}},
 		"run-redis-pipeline":   {{"run set", "tcp set", 1.1, 1.3}, {"run get", "tcp get", 1.1, 1.3}},
 		"run-nginx":            {{"run 1k", "tcp 1k", 1.2, 1.7}, {"run 100k", "tcp 100k", 1.2, 1.7}},
 		"run-pgbench":          {{"run", "tcp", 1.0, 1.2}},
@@ -59,7 +61,7 @@ func TestMusts(t *testing.T) {
 			t.Errorf("%s is %+v, want one with the bounds %v", row, b, want)
 		}
 	}
-	for row, must := range map[string]float64{"run-redis": 0.8, "run-redis-pipeline": 0.9, "run-nginx": 0.8} {
+	for row, must := range map[string]float64{"run-redis": 0.7, "run-redis-pipeline": 0.9, "run-nginx": 0.8} {
 		b := findRow(row)
 		if b == nil || len(b.cpuBounds) != 2 || b.cpuBounds[0].must != must || b.cpuBounds[1].must != must {
 			t.Errorf("%s is %+v, want one with CPU bounds of %v", row, b, must)

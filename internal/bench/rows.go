@@ -250,8 +250,21 @@ var rows = []*Row{
 		Name: "run-redis", Title: "redis-benchmark, 50 clients", Unit: "requests/s",
 		Transports: redisTransports,
 		program:    redisWork(60_000), value: perSecond,
-		bounds:    []bound{{"run set", "tcp set", 1.15, 1.4}, {"run get", "tcp get", 1.15, 1.4}},
-		cpuBounds: []bound{{"run set", "tcp set", 0.8, 0}, {"run get", "tcp get", 0.8, 0}},
+		bounds:    []bound{{"run set", "tcp set", 1.15, 1.4}, {"run get", "tcp get", 3.5, 6}},
+		cpuBounds: []bound{{"run set", "tcp set", 0.7, 0.3}, {"run get", "tcp get", 0.7, 0.3}},
+	},
+	{
+		Name: "run-redis-1", Title: "the same, 1 client", Unit: "requests/s",
+		Transports: []string{"tcp get", "run get"},
+		program:    redisWork(20_000, "-c", "1"), value: perSecond,
+		bounds: []bound{{"run get", "tcp get", 3, 8}},
+	},
+	{
+		Name: "run-redis-8", Title: "the same, 8 clients", Unit: "requests/s",
+		Transports: []string{"tcp get", "run get"},
+		program:    redisWork(40_000, "-c", "8"), value: perSecond,
+		bounds:    []bound{{"run get", "tcp get", 2.5, 5}},
+		cpuBounds: []bound{{"run get", "tcp get", 0.7, 0.3}},
 	},
 	{
 		Name: "run-redis-pipeline", Title: "the same, 16 requests at a time in each connection", Unit: "requests/s",
