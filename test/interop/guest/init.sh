@@ -39,6 +39,10 @@ echo 0 >/sys/class/infiniband/rxe0/ports/1/hw_counters/lifespan # count at once,
 [ -d /sys/class/net/ifb0 ] || /bin/ip link add ifb0 type ifb
 /bin/ip link set ifb0 txqueuelen 10000 up
 
+# Go's runtime interrupts a goroutine by a signal, and Linux ends a connect(2) of AF_SMC that a signal finds between Proposal and Accept: EINTR,
+# and the connection is gone (smc_clc_wait_msg).
+export GODEBUG=asyncpreemptoff=1
+
 # One shell for each connection. What arrives on the control network comes from the host program.
 nc -ll -p "$port" -e sh
 poweroff -f
