@@ -52,7 +52,7 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 			e.problem(Violation, fmt.Sprintf("CDC sequence number %d after %d, and no packet is missing", m.Seq, out.Seq), "RFC 7609 p.126")
 		}
 	}
-	if c.SMCClosed {
+	if c.SMCClosed && !answersAbort(out, in, m) {
 		e.problem(Violation, "a CDC message after both sides were done", "RFC 7609 p.129")
 	}
 	if gone := out.ConnFlags &^ m.ConnFlags; gone != 0 {
@@ -76,6 +76,12 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 		c.leaveBuffers() // which other connections may use from now on: RFC 7609 p.62
 	}
 	p.Window, p.PeerRoom = out.Window(), in.Window()
+}
+
+// answersAbort reports whether m is the first Abort of a sender whose peer has aborted, which that peer awaits
+// also of a sender that had closed already: RFC 7609 §4.8.2.
+func answersAbort(out, in *Ring, m *cdc.Message) bool {
+	return in.ConnFlags&m.ConnFlags&^out.ConnFlags&cdc.Abort != 0
 }
 
 // changeLink notes that the writer of out sends over another link than before. Both directions move

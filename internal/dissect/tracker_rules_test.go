@@ -107,6 +107,21 @@ var rules = []struct {
 		s.CDC(s2c, dissecttest.Set(cdc.Abort))
 		s.CDC(c2s, dissecttest.Set(cdc.Closed))
 	}, []string{"violation: a CDC message after both sides were done (RFC 7609 p.129)"}},
+	{"abort that answers one after a close", func(s *dissecttest.Script) {
+		s.CDC(c2s, dissecttest.Set(cdc.Closed))
+		s.CDC(s2c, dissecttest.Set(cdc.Abort))
+		s.CDC(c2s, dissecttest.Set(cdc.Closed|cdc.Abort))
+	}, nil},
+	{"abort after an answer to it", func(s *dissecttest.Script) {
+		s.CDC(c2s, dissecttest.Set(cdc.Abort))
+		s.CDC(s2c, dissecttest.Set(cdc.Abort))
+		s.CDC(c2s, dissecttest.Set(cdc.Abort))
+	}, []string{"violation: a CDC message after both sides were done (RFC 7609 p.129)"}},
+	{"abort of a peer that has closed", func(s *dissecttest.Script) {
+		s.CDC(c2s, dissecttest.Set(cdc.Closed))
+		s.CDC(s2c, dissecttest.Set(cdc.Closed))
+		s.CDC(c2s, dissecttest.Set(cdc.Closed|cdc.Abort))
+	}, []string{"violation: a CDC message after both sides were done (RFC 7609 p.129)"}},
 	{"flag gone", func(s *dissecttest.Script) {
 		s.CDC(c2s, dissecttest.Set(cdc.DoneWriting))
 		s.CDC(c2s, dissecttest.Set(0))
