@@ -52,7 +52,7 @@ func installNeeds() {
 	apt := func(args ...string) {
 		ctx, stop := context.WithTimeout(context.Background(), aptTimeout)
 		defer stop()
-		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-o", "DPkg::Lock::Timeout=300"}, args...)...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		if err := run(cmd); err != nil {
 			fmt.Println(err)

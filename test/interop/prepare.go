@@ -133,7 +133,7 @@ func installPackages(ctx context.Context) error {
 	if _, err := run(ctx, "apt-get", "-qq", "update"); err != nil {
 		return err
 	}
-	args := append([]string{"-qq", "install", "--yes", "--no-install-recommends"}, missing...)
+	args := append([]string{"-qq", "-o", "DPkg::Lock::Timeout=300", "install", "--yes", "--no-install-recommends"}, missing...)
 	if _, err := run(ctx, "apt-get", args...); err != nil {
 		return err
 	}

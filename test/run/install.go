@@ -14,6 +14,9 @@ import (
 // are none of our concern.
 const policyFile = "/usr/sbin/policy-rc.d"
 
+// lockTimeout has apt-get wait for another one, for so many seconds: a new machine upgrades itself.
+const lockTimeout = "DPkg::Lock::Timeout=300"
+
 // install installs the packages of programs that are not there, where it may. It reports whether it
 // may: then all of them have to be there.
 func install(ctx context.Context, out io.Writer, chosen []*program) bool {
@@ -47,7 +50,7 @@ func install(ctx context.Context, out io.Writer, chosen []*program) bool {
 	apt := func(args ...string) error {
 		ctx, cancel := context.WithTimeout(ctx, installTimeout)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-o", lockTimeout}, args...)...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		cmd.WaitDelay = 10 * time.Second
 		if text, err := cmd.CombinedOutput(); err != nil {
