@@ -158,6 +158,8 @@ func TestCheckCounters(t *testing.T) {
 func TestFaultOfLinux(t *testing.T) {
 	found := fmt.Errorf("gosmc dump has 1 %w:\nCLC Decline v2 REGERR (0x09990003) os=Linux peer=43265@52:54:00:00:00:02", errFindings)
 	others := fmt.Errorf("gosmc dump has 1 %w:\nCLC Decline v2 REGERR (0x09990003) os=z/OS", errFindings)
+	const abort = ":59185 CDC seq=4 token=0x68d02b0b prod=0000:000186b8 cons=0000:00000000 window=4094305 abort  ! violation: a CDC message after both sides were done (RFC 7609 p.129)"
+	aborted := func(src string) error { return fmt.Errorf("gosmc dump has 1 %w:\n%s%s", errFindings, src, abort) }
 	theirs, ours := fmt.Errorf("%w: %w", errTheirTurn, errStalled), fmt.Errorf("round 3: %w", errStalled)
 	still, more, again := map[string]uint64{"sent_pkts": 7}, map[string]uint64{"sent_pkts": 8}, map[string]uint64{"sent_pkts": 7, "completer_retry_err": 1}
 	for _, tt := range []struct {
@@ -172,6 +174,8 @@ func TestFaultOfLinux(t *testing.T) {
 		{"something else failed", testCase{conditions: lossy}, errors.New("gosmc dump has 1 findings: NAK"), false},
 		{"another has declined", testCase{conditions: lossy}, others, false},
 		{"declined without losses", testCase{}, found, false},
+		{"Linux aborted twice", testCase{}, aborted("192.168.76.2"), true},
+		{"we aborted twice", testCase{}, aborted("192.168.76.1"), false},
 		{"the guest sends nothing, with nothing on its way", testCase{}, stalled(theirs, still, still, ""), true},
 		{"our send has not completed", testCase{}, stalled(ours, still, still, ""), false},
 		{"the guest sends, and we do not see it", testCase{}, stalled(theirs, still, more, ""), false},

@@ -249,6 +249,7 @@ func checkFindings(messages, remarks string, expected, tolerated []string) (miss
 	var wrong []string
 	for line := range strings.Lines(messages) {
 		var m struct {
+			Src      string
 			Info     string
 			Problems []struct{ Kind string }
 		}
@@ -258,7 +259,7 @@ func checkFindings(messages, remarks string, expected, tolerated []string) (miss
 		for _, p := range m.Problems {
 			found[p.Kind] = true
 			if !slices.Contains(expected, p.Kind) && !slices.Contains(tolerated, p.Kind) {
-				wrong = append(wrong, m.Info) // which ends with its problems
+				wrong = append(wrong, m.Src+" "+m.Info) // which ends with its problems
 			}
 		}
 	}

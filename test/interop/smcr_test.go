@@ -13,7 +13,7 @@ func TestCheckFindings(t *testing.T) {
 	const (
 		saw      = "gosmc: 7 packets of SMC, 1 messages shown, 0 packets dropped by the kernel\n"
 		declines = `{"packet":4,"info":"Decline","problems":[{"kind":"declined","text":"no device","rule":""}]}` + "\n"
-		refuses  = `{"packet":9,"info":"NAK","problems":[{"kind":"NAK"}]}` + "\n"
+		refuses  = `{"packet":9,"src":"192.168.76.2:4791","info":"NAK","problems":[{"kind":"NAK"}]}` + "\n"
 	)
 	for _, tt := range []struct {
 		name, messages, remarks string
@@ -26,7 +26,7 @@ func TestCheckFindings(t *testing.T) {
 		{"no remark", "", "", nil, nil, "want packets"},
 		{"expected", declines, saw, []string{"declined"}, nil, ""},
 		{"expected in vain", "", saw, []string{"declined"}, nil, `nothing of the kind "declined"`},
-		{"unexpected", declines + refuses, saw, []string{"declined"}, nil, "1 findings"},
+		{"unexpected", declines + refuses, saw, []string{"declined"}, nil, "1 findings:\n192.168.76.2:4791 NAK"},
 		{"tolerated", declines + refuses, saw, []string{"declined"}, []string{"NAK"}, ""},
 		{"tolerated in vain", "", saw, nil, []string{"NAK"}, ""},
 		{"no JSON", "Decline", saw, nil, nil, "dump --json"},
