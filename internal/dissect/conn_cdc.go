@@ -78,8 +78,8 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 	p.Window, p.PeerRoom = out.Window(), in.Window()
 }
 
-// answersAbort reports whether m is the first Abort of a sender whose peer has aborted, which that peer awaits
-// also of a sender that had closed already: RFC 7609 §4.8.2.
+// answersAbort reports whether m is the first Abort of a sender whose peer has aborted. That peer
+// awaits it, also of a sender that had closed already: RFC 7609 §4.8.2.
 func answersAbort(out, in *Ring, m *cdc.Message) bool {
 	return in.ConnFlags&m.ConnFlags&^out.ConnFlags&cdc.Abort != 0
 }

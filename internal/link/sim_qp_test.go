@@ -130,6 +130,7 @@ func (q *simQP) deliver() bool {
 			}
 			w.spoil(1-q.side, m, at, p.data)
 			mr.Place(p.addr, p.data)
+			mr.Arrived(uint64(len(p.data)))
 			return true
 		}
 	}

@@ -41,9 +41,12 @@ func (m *MR) Place(addr uint64, b []byte) bool {
 	} else {
 		copy(to, b)
 	}
-	m.placed.Add(uint64(len(b)))
 	return true
 }
+
+// Arrived adds n bytes, a whole WRITE that was placed, to those that [MR.Placed] counts. It is not
+// done for each packet: the processor would wait until all copied bytes are in its cache.
+func (m *MR) Arrived(n uint64) { m.placed.Add(n) }
 
 // place copies b to offset at of mem, which has room for it, except to guarded places.
 func (g *Guard) place(mem []byte, at int, b []byte) {

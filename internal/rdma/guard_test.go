@@ -106,6 +106,32 @@ func TestGuardedWrite(t *testing.T) {
 	}
 }
 
+// TestPlaced has the bytes of a WRITE counted when its last packet is placed, in one amount.
+func TestPlaced(t *testing.T) {
+	s := newRTS(t)
+	b := bytes.Repeat([]byte{0xa5}, 256)
+	write := func(op roce.Opcode, psn, n, length int) roce.Packet {
+		p := s.request(op, psn, b[:n])
+		p.RETH.Length = uint32(length)
+		return p
+	}
+	for i, step := range []struct {
+		packet roce.Packet
+		want   uint64
+	}{
+		{write(roce.WriteFirst, 0, 256, 700), 0},
+		{write(roce.WriteMiddle, 1, 256, 0), 0},
+		{write(roce.WriteLast, 2, 188, 0), 700},
+		{write(roce.WriteLast, 2, 188, 0), 700}, // again
+		{write(roce.WriteOnly, 3, 0, 0), 700},
+		{write(roce.WriteOnly, 4, 30, 30), 730},
+	} {
+		if s.take(step.packet); s.mr.Placed() != step.want {
+			t.Errorf("%d bytes after packet %d, want %d", s.mr.Placed(), i, step.want)
+		}
+	}
+}
+
 // BenchmarkPlace places one packet after the other into a ring, as they come.
 func BenchmarkPlace(b *testing.B) {
 	for _, guarded := range []bool{false, true} {

@@ -50,8 +50,9 @@ func (m *MR) Addr() uint64 { return m.addr }
 // RKey returns the key with which a peer names the region. All 32 bits of it are random.
 func (m *MR) RKey() wire.RKey { return m.rkey }
 
-// Placed returns how many bytes of the peer's WRITEs were placed in the region: those that came
-// twice count twice, and those that a guard has left out count. It may be used after Deregister.
+// Placed returns how many bytes of the peer's WRITEs were placed in the region, of those that have come
+// as a whole: those that came twice count twice, and those that a guard has left out count. It may be
+// used after Deregister.
 func (m *MR) Placed() uint64 { return m.placed.Load() }
 
 // LKey returns the local key, which is the remote one. Work requests here name the region itself.

@@ -237,13 +237,11 @@ func (q *qpc) makePacket(now time.Duration, e *sendEntry, psn wire.PSN, ackReq b
 	offset := index * uint32(q.mtu)
 	n := min(int(e.length-offset), q.mtu)
 	last := index == e.packets-1
-	p := roce.Packet{BTH: roce.BTH{
-		Opcode: opcodeOf(e.wr.Op, index == 0, last), PKey: roce.DefaultPKey, DestQPN: q.remoteQPN,
-		PSN: psn, AckReq: ackReq, Solicited: last && e.wr.Solicited,
-	}}
-	if e.wr.Op.isWrite() {
-		p.RETH = roce.RETH{VA: e.wr.Remote, RKey: e.wr.RKey, Length: e.length}
-	}
+	// Field by field: a literal is built elsewhere and copied, and the processor waits for that.
+	var p roce.Packet
+	p.Opcode, p.PKey, p.DestQPN = opcodeOf(e.wr.Op, index == 0, last), roce.DefaultPKey, q.remoteQPN
+	p.PSN, p.AckReq, p.Solicited = psn, ackReq, last && e.wr.Solicited
+	p.RETH.VA, p.RETH.RKey, p.RETH.Length = e.wr.Remote, e.wr.RKey, e.length // not sent with a SEND
 	p.Imm = e.wr.Imm
 	b = p.AppendHeader(b[:0], n)
 	headerLen := len(b)

@@ -330,6 +330,9 @@ func (q *qpc) executeWrite(p *roce.Packet) roce.Syndrome {
 	}
 	q.received += n
 	if op.Ends() {
+		if region != nil { // rule: TestPlaced
+			region.Arrived(uint64(q.received))
+		}
 		if op.HasImm() {
 			q.completeRecv(Completion{
 				ID: q.takeRecv().ID, Op: ReceivedWriteImm, Len: q.received,

@@ -21,6 +21,10 @@ const (
 	batchMessages = 4
 	// errorPause is how long the device waits after a failed receive, so as not to spin.
 	errorPause = time.Millisecond
+	// looksPerTurn is after how many looks for packets other goroutines get this thread, if no handler
+	// has woken one. Each [runtime.Gosched] has the runtime wake a thread that looks for work, with a
+	// system call, and mostly for nothing.
+	looksPerTurn = 16
 	// ownSegments is more than the identification that stacks like this one can send.
 	ownSegments = 128
 )
@@ -92,9 +96,13 @@ func (r *receiver) send() {
 func (r *receiver) wait() (err error) {
 	start, got := r.dev.now(), false
 	if r.looks.other || r.hurry && r.dev.spin > 0 {
-		for end := start + r.dev.spin; !got && err == nil && r.dev.now() < end && !r.dev.sched.hasWork() && !r.until(); {
+		end := start + r.dev.spin
+		for n := 1; !got && err == nil && r.dev.now() < end && !r.dev.sched.hasWork() && !r.until(); n++ {
 			if got, err = r.dev.sock.TryRecv(r.batch); !got {
-				runtime.Gosched()
+				if r.woke || n%looksPerTurn == 0 {
+					r.woke = false
+					runtime.Gosched()
+				}
 				// The peer may be waiting for this very processor.
 				unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 			}
