@@ -50,6 +50,7 @@ var mayImport = map[string][]string{
 	"internal/attempts":  {"wire/clc"},                                                                                                                                                                                                        // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. Of rdma only the answers for ports without a process; a device only in tests.
 	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/port", "internal/rdma"},
+	"internal/sockdiag":  {},                                           // sockets of the kernel, of no program
 	"internal/rundir":    {"internal/user"},                            // files and directories
 	"internal/admission": {"internal/rundir"},                          // a file, of no connection
 	"internal/config":    {"wire", "internal/pnet", "internal/rundir"}, // a file, and the environment
@@ -60,7 +61,7 @@ var mayImport = map[string][]string{
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	// Not host, not a fabric: it has paths to a peer, and tells an owner the result of a handshake.
 	"internal/handshake": {"wire", "wire/clc", "internal/conn", "internal/control", "internal/core", "internal/late", "internal/transport"},
-	"internal/host":      {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/pnet", "internal/ism", "internal/option", "internal/stream", "internal/rendezvous", "internal/run", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
+	"internal/host":      {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/pnet", "internal/ism", "internal/option", "internal/stream", "internal/rendezvous", "internal/run/client", "internal/run/supervisor", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
 	".":                  {"wire/...", "internal/config", "internal/conn", "internal/host", "internal/plain"},
 	"internal/plain":     {"wire/clc", "internal/pnet"},  // not host: it stands in for it on systems other than Linux
 	"internal/frame":     {},                             // headers around an IP packet; of no protocol above it
@@ -75,14 +76,21 @@ var mayImport = map[string][]string{
 	"internal/measure": {}, // durations, processor time, the machine: of no protocol
 	"internal/child":   {}, // this program a second time
 	"internal/netns":   {}, // network namespaces that a veth pair joins
-	"internal/bench":   {".", "preload", "internal/run", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
+	"internal/bench":   {".", "preload", "internal/run/inspect", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
 	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns"},
-	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"},                                                                         // all hosts of the machine at once, and one made for the occasion
-	"preload":          {},                                                                                                                                                                         // the C library of gosmc run, as bytes
-	"internal/run":     {"wire/clc", "internal/admission", "internal/attempts", "internal/control", "internal/config", "internal/dispose", "internal/rundir", "internal/user", "internal/sysinfo"}, // the supervisor of programs that do not know us. Not preload: every program of package smc would have it
-	"internal/service": {},                                                                                                                                                                         // files of systemd's units, and systemctl; of no protocol
+	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
+	"preload":          {},                                                                                                 // the C library of gosmc run, as bytes
+	// The programs of gosmc run, which do not know us. Not preload: every program of package smc would have it.
+	"internal/run/proto":      {"wire/clc"},                                                                                                                                                                                                                                       // messages and names, of no program
+	"internal/run/procs":      {"internal/run/proto"},                                                                                                                                                                                                                             // processes, by /proc
+	"internal/run/library":    {"internal/run/procs", "internal/rundir", "internal/user"},                                                                                                                                                                                         // files
+	"internal/run/client":     {"wire/clc", "internal/attempts", "internal/run/proto", "internal/rundir", "internal/user"},                                                                                                                                                        // asks a supervisor
+	"internal/run/inspect":    {"wire/clc", "internal/admission", "internal/config", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/rundir", "internal/sockdiag"},                                                                                  // asks nobody
+	"internal/run/supervisor": {"wire/clc", "internal/admission", "internal/control", "internal/config", "internal/dispose", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/rundir", "internal/sockdiag", "internal/user"}, // the process beside programs
+	"internal/run/launch":     {"internal/admission", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/rundir", "internal/sysinfo"},                                                               // starts programs
+	"internal/service":        {},                                                                                                                                                                                                                                                 // files of systemd's units, and systemctl; of no protocol
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run", "internal/service", "preload"},
+	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload"},
 	"internal/overlay":           {"."},                                                                                                                        // for its source: the input of go build, of no connection
 	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for fields that only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},
@@ -102,9 +110,11 @@ var mayImport = map[string][]string{
 
 // mayImportInTests has the packages that tests may import besides.
 var mayImportInTests = map[string][]string{
-	"internal/run":       {"preload"},
-	"internal/handshake": {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
-	"internal/host":      {"internal/link" /* of a peer that lies */, "internal/rdma", "bpf" /* of a port that is shared */},
+	"internal/run/library":    {"preload"},
+	"internal/run/supervisor": {"preload", "internal/run/client"},
+	"cmd/gosmc":               {"internal/run/client"},
+	"internal/handshake":      {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
+	"internal/host":           {"internal/link" /* of a peer that lies */, "internal/rdma", "bpf" /* of a port that is shared */},
 }
 
 // testOnly packages are imported by tests and by nothing else.
@@ -286,8 +296,8 @@ func TestCheckImport(t *testing.T) {
 		{"internal/host", modulePath + "/internal/stream", false, true},
 		{"internal/host", modulePath + "/internal/rendezvous", false, true},
 		{"internal/rendezvous", modulePath + "/internal/host", false, false},
-		{"internal/run", modulePath + "/preload", false, false},
-		{"internal/run", modulePath + "/preload", true, true},
+		{"internal/run/supervisor", modulePath + "/preload", false, false},
+		{"internal/run/supervisor", modulePath + "/preload", true, true},
 		{"internal/rendezvous", modulePath + "/internal/core", false, false},
 		{"internal/host", modulePath, false, false},
 		{".", modulePath + "/internal/host", false, true},
@@ -310,12 +320,12 @@ func TestCheckImport(t *testing.T) {
 		{"internal/handshake", modulePath + "/internal/host", true, false},
 		{"internal/handshake", modulePath + "/internal/smcr", false, false},
 		{"internal/handshake", modulePath + "/internal/ism", false, false},
-		{"internal/handshake", modulePath + "/internal/run", false, false},
+		{"internal/handshake", modulePath + "/internal/run/supervisor", false, false},
 		{"internal/smcr", modulePath + "/internal/host", true, false},
 		{"internal/host", modulePath + "/internal/conn", false, true},
 		{"internal/conn", modulePath + "/internal/host", true, false},
 		{"internal/conn", modulePath + "/internal/smcr", false, false},
-		{"internal/conn", modulePath + "/internal/run", false, false},
+		{"internal/conn", modulePath + "/internal/run/supervisor", false, false},
 		{"cmd/gosmc", modulePath + "/internal/dissect", false, true},
 		{"cmd/gosmc", modulePath, false, true},
 		{"cmd/gosmc", modulePath + "/internal/core", false, false},

@@ -15,7 +15,7 @@ import (
 
 	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/config"
-	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/survey"
 )
 
@@ -127,7 +127,7 @@ func (e *explained) follow(server netip.AddrPort, program string, args []string,
 		return
 	}
 	if program != "" {
-		why := supervise.Obstacle(program)
+		why := inspect.Obstacle(program)
 		if !step(why == "", "%s", or(why, "the library can be loaded into "+program)) {
 			return
 		}
@@ -135,7 +135,7 @@ func (e *explained) follow(server netip.AddrPort, program string, args []string,
 	if why := policy.Connect.Refuses(server); !step(why == "", "%s", or(why, "the policy lets programs here connect"+from(config.ConnectPort, config.ConnectAddress, config.Program))) {
 		return
 	}
-	seen, err := supervise.Look(server, uid)
+	seen, err := inspect.Look(server, uid)
 	if err != nil {
 		step(false, "cannot find out who listens: %v", err)
 		return
@@ -178,7 +178,7 @@ func shortBefore(server netip.AddrPort, program string, args []string, uid int) 
 	if len(args) > 1 {
 		script = args[1]
 	}
-	return supervise.ShortBefore(server, program, script, uid)
+	return inspect.ShortBefore(server, program, script, uid)
 }
 
 // libraryShort says of a program with package smc whether its connections are left to TCP because

@@ -18,7 +18,7 @@ import (
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/measure"
-	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/survey"
 )
 
@@ -119,7 +119,7 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 			}
 		}
 	}
-	r.Left = supervise.Left(r.Dir)
+	r.Left = inspect.Left(r.Dir)
 	r.ConfigFile = config.Path()
 	if _, err := config.Load(); err != nil {
 		r.ConfigError = errorText(err)

@@ -14,7 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
-	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/inspect"
+	"github.com/gosmc/smc/internal/run/launch"
+	"github.com/gosmc/smc/internal/run/library"
+	"github.com/gosmc/smc/internal/run/supervisor"
 	"github.com/gosmc/smc/preload"
 )
 
@@ -106,7 +109,7 @@ func ownObstacle() string {
 	switch {
 	case scarce():
 		return "too few files may be open (ulimit -n)"
-	case supervise.Deadly():
+	case launch.Deadly():
 		return "a filter of system calls (seccomp) kills processes for calls that gosmc needs"
 	}
 	return ""
@@ -131,7 +134,7 @@ func explainRun(cmd *cobra.Command, address, asUser string, args []string, s *co
 			return err
 		}
 	}
-	if err := supervise.CheckDir(uid); err != nil && obstacle == "" {
+	if err := inspect.CheckDir(uid); err != nil && obstacle == "" {
 		obstacle = err.Error()
 	}
 	r, err := explain(cmd.Context(), address, program, args, uid, s, obstacle)
@@ -163,15 +166,15 @@ func runProgram(cmd *cobra.Command, program string, args []string, require bool,
 		return err
 	}
 	environ := withPolicy(os.Environ(), s)
-	why := supervise.Obstacle(path)
+	why := inspect.Obstacle(path)
 	switch {
 	case s.Off: // as the user wants, so it needs no word
 		why = "SMC is switched off" + from(config.SMC)
 	case why == "":
-		with, err := supervise.Prepare(path, environ, own, preload.Library())
+		with, err := launch.Prepare(path, environ, own, preload.Library())
 		if err == nil {
 			self, _ := os.Executable()
-			environ = withTools(supervise.WithMemory(with), self)
+			environ = withTools(launch.WithMemory(with), self)
 		} else {
 			why = strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
@@ -349,7 +352,7 @@ func (f *policyFlags) settings(cmd *cobra.Command) (*config.Settings, error) {
 // newSupervisorCommands are the verbs with which run starts this program again.
 func newSupervisorCommands() []*cobra.Command {
 	var list []*cobra.Command
-	for verb, work := range map[string]func([]string) error{supervise.LaunchVerb: supervise.Launch, supervise.SuperviseVerb: supervise.Supervise} {
+	for verb, work := range map[string]func([]string) error{supervisor.LaunchVerb: supervisor.Launch, supervisor.SuperviseVerb: supervisor.Supervise} {
 		list = append(list, &cobra.Command{
 			Use:    verb,
 			Hidden: true,
@@ -358,7 +361,7 @@ func newSupervisorCommands() []*cobra.Command {
 		})
 	}
 	list = append(list, &cobra.Command{
-		Use: supervise.ProbeVerb, Hidden: true, Args: noArguments, RunE: func(*cobra.Command, []string) error { return supervise.Probe() },
+		Use: launch.ProbeVerb, Hidden: true, Args: noArguments, RunE: func(*cobra.Command, []string) error { return launch.Probe() },
 	})
 	var arch string
 	var command bool
@@ -374,9 +377,9 @@ func newSupervisorCommands() []*cobra.Command {
 			case command:
 				return writePrefix(args[0])
 			case arch != "":
-				return supervise.WritePackagedLibrary(args[0], arch, preload.LibraryFor(arch))
+				return library.WritePackaged(args[0], arch, preload.LibraryFor(arch))
 			}
-			return supervise.WriteLibrary(args[0], preload.Library())
+			return library.Write(args[0], preload.Library())
 		},
 	}
 	library.Flags().StringVar(&arch, "arch", "", "the architecture, by its name in Go, for programs of other machines")
@@ -408,5 +411,5 @@ func writePrefix(dir string) error {
 	if err := os.Rename(to.Name(), filepath.Join(bin, "gosmc")); err != nil {
 		return err
 	}
-	return supervise.WriteLibrary(filepath.Join(dir, "lib/gosmc"), preload.Library())
+	return library.Write(filepath.Join(dir, "lib/gosmc"), preload.Library())
 }

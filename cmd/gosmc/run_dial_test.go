@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc"
-	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/client"
 )
 
 // TestLibraryDialSlowly has a program of package smc look late whether it is connected: a server under 'gosmc run' has accepted meanwhile, and taken its end of
@@ -35,7 +35,7 @@ func TestLibraryDialSlowly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		call := supervise.NewCall(strings.TrimPrefix(l.environ[len(l.environ)-1], "GOSMC_DIR="))
+		call := client.NewCall(strings.TrimPrefix(l.environ[len(l.environ)-1], "GOSMC_DIR="))
 		call.Offer(t.Context(), raw, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port)), netip.AddrPort{})
 		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil && err != unix.EINPROGRESS {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc"
-	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/procs"
 )
 
 // TestLibraryTransfer has both sides send at once, in pieces of all sizes, and end that: hashes agree.
@@ -184,7 +184,7 @@ func TestLibraryAlone(t *testing.T) {
 	l := newLibraryTest(t, smc.Config{})
 	p := l.connect(t)
 	l.isMoved(t, p)
-	socket := supervise.Supervisor(p.cmd.Process.Pid)
+	socket := procs.Supervisor(p.cmd.Process.Pid)
 	if err := unix.Kill(supervisorOf(t, socket), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestLibraryDesk(t *testing.T) {
 	if s := p.conn.State(); s.PeerPID != peer.cmd.Process.Pid {
 		t.Errorf("PeerPID = %d, want %d", s.PeerPID, peer.cmd.Process.Pid)
 	}
-	if err := unix.Kill(supervisorOf(t, supervise.Supervisor(peer.cmd.Process.Pid)), unix.SIGKILL); err != nil {
+	if err := unix.Kill(supervisorOf(t, procs.Supervisor(peer.cmd.Process.Pid)), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	again := l.accept(t, server, peer)
@@ -260,7 +260,7 @@ func TestLibraryDesk(t *testing.T) {
 	l.host.Close()
 	left, _ := filepath.Glob(filepath.Join(l.host.Dir(), "*", "run", "*"))
 	for _, name := range left {
-		if base := filepath.Base(name); base != "resets" && base != "admission" && !strings.HasPrefix(base, "libgosmc-") && !strings.HasPrefix(base, filepath.Base(supervise.Supervisor(peer.cmd.Process.Pid))) { // which was killed
+		if base := filepath.Base(name); base != "resets" && base != "admission" && !strings.HasPrefix(base, "libgosmc-") && !strings.HasPrefix(base, filepath.Base(procs.Supervisor(peer.cmd.Process.Pid))) { // which was killed
 			t.Errorf("the desk has left %s", name)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/procs"
 )
 
 // acceptProgram prints the port of its listener, and a line for each connection.
@@ -67,7 +67,7 @@ func TestRunSlow(t *testing.T) {
 		}
 	}
 	connect()
-	supervisor := supervisorOf(t, supervise.Supervisor(cmd.Process.Pid))
+	supervisor := supervisorOf(t, procs.Supervisor(cmd.Process.Pid))
 	if err := unix.Kill(supervisor, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

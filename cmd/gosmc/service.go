@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/service"
 )
 
@@ -166,7 +166,7 @@ func (f *serviceFlags) isMachine() bool {
 
 // options finds the gosmc that services of the tree can execute.
 func (f *serviceFlags) options() (service.Options, error) {
-	o := service.Options{Dir: f.dir, Obstacle: supervise.Obstacle}
+	o := service.Options{Dir: f.dir, Obstacle: inspect.Obstacle}
 	if f.dir != "" && (!filepath.IsAbs(f.dir) || strings.ContainsAny(f.dir, " %$\"'\\\t\n")) {
 		return o, usagef("--dir %q: want an absolute path without blanks, quotes, %% and $", f.dir)
 	}

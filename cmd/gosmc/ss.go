@@ -14,7 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/control"
-	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/inspect"
+	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/internal/survey"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -23,7 +24,7 @@ import (
 const addressWidth = 23
 
 // modeUnix is the mode of a connection that 'gosmc run' has moved to a pair of Unix sockets.
-const modeUnix = supervise.ModeUnix
+const modeUnix = proto.ModeUnix
 
 // otherNetNS marks a line with addresses that cannot be reached from here, or belong to another
 // host here.
@@ -163,14 +164,14 @@ func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 // netns. If the kernel cannot be asked about Unix sockets it cannot say whether there are any, and
 // none are added.
 func (r *ssReport) addMoved(dir string, netns uint64) {
-	list, _ := supervise.Connections()
+	list, _ := inspect.Connections()
 	for _, c := range list {
 		own := func(x ssConn) bool { return x.Mode == modeUnix && x.Inode == c.Inode && x.PID == c.PID }
 		if i := slices.IndexFunc(r.Connections, own); i >= 0 {
 			r.Connections[i].SendQ, r.Connections[i].Rings = c.SendQ, ringsOf(c) // the kernel counts memory for SendQ, not bytes
 			continue
 		}
-		of := supervise.RunDir(c.PID)
+		of := inspect.RunDir(c.PID)
 		if !within(of, dir) {
 			continue
 		}
@@ -179,10 +180,10 @@ func (r *ssReport) addMoved(dir string, netns uint64) {
 			UID: c.UID, Inode: c.Inode, NetNS: netns, RecvQ: c.RecvQ, SendQ: c.SendQ, PeerPID: c.PeerPID, PeerCommand: c.PeerCommand,
 		}, PID: c.PID, Command: c.Command, Dir: of, Rings: ringsOf(c)})
 	}
-	stayed, _ := supervise.TCPConnections()
+	stayed, _ := inspect.TCPConnections()
 	for _, c := range stayed {
 		own := func(x ssConn) bool { return x.Inode == c.Inode && x.PID == c.PID } // of a program that uses package smc, too
-		of := supervise.RunDir(c.PID)
+		of := inspect.RunDir(c.PID)
 		if slices.ContainsFunc(r.Connections, own) || !within(of, dir) {
 			continue
 		}
@@ -200,10 +201,10 @@ func (r *ssReport) addMoved(dir string, netns uint64) {
 
 // addServers adds the sockets that programs of 'gosmc run' listen with, as addMoved adds connections.
 func (r *ssReport) addServers(dir string, netns uint64) {
-	list, _ := supervise.Listeners()
+	list, _ := inspect.Listeners()
 	for _, l := range list {
 		own := func(x ssListener) bool { return x.Inode == l.Inode && x.PID == l.PID }
-		of := supervise.RunDir(l.PID)
+		of := inspect.RunDir(l.PID)
 		if slices.ContainsFunc(r.Listeners, own) || !within(of, dir) {
 			continue
 		}
@@ -230,7 +231,7 @@ func within(of, dir string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-func roleOf(c supervise.Connection) string {
+func roleOf(c inspect.Connection) string {
 	if c.Server {
 		return "server"
 	}
@@ -241,7 +242,7 @@ func roleOf(c supervise.Connection) string {
 const loops = "Both ends were started by 'gosmc run', and it is TCP."
 
 // ringsOf says which directions of an end have rings.
-func ringsOf(c supervise.Connection) string {
+func ringsOf(c inspect.Connection) string {
 	switch {
 	case c.Sends && c.Receives:
 		return "both"

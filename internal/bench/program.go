@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/child"
-	supervise "github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/inspect"
 )
 
 // transportRun is 'gosmc run': programs as they are, beside tcp, which is the same programs bare.
@@ -278,7 +278,7 @@ func seesMoved(port int, done <-chan struct{}) bool {
 			return false
 		case <-time.After(50 * time.Millisecond):
 		}
-		list, _ := supervise.Connections()
+		list, _ := inspect.Connections()
 		for _, c := range list {
 			if int(c.Peer.Port()) == port {
 				return true

@@ -17,7 +17,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
-	"github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/client"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -58,7 +58,7 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 	h.hold()
 	defer h.letGo()
 	h.openControl()
-	d := dialing{host: h, opts: &opts, call: h.meeting.NewCall(), run: run.NewCall(h.cfg.Dir)}
+	d := dialing{host: h, opts: &opts, call: h.meeting.NewCall(), run: client.NewCall(h.cfg.Dir)}
 	return d.dial(ctx, network, address, buffer)
 }
 
@@ -85,7 +85,7 @@ type dialing struct {
 	host *Host
 	opts *DialOptions
 	call *rendezvous.Call
-	run  *run.Call // with programs of 'gosmc run'
+	run  *client.Call // with programs of 'gosmc run'
 
 	asked atomic.Bool // for TCP option 254, on a socket
 

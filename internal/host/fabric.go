@@ -11,7 +11,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
-	"github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/supervisor"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/wire/clc"
@@ -23,16 +23,16 @@ type fabric struct {
 	bubble bool // its goroutines are in a bubble of testing/synctest
 
 	deskMu sync.Mutex
-	desk   *run.Desk // nil before a listener has needed it
+	desk   *supervisor.Desk // nil before a listener has needed it
 }
 
 // openDesk returns the desk for programs of 'gosmc run'.
-func (f *fabric) openDesk(cfg *Config) (*run.Desk, error) {
+func (f *fabric) openDesk(cfg *Config) (*supervisor.Desk, error) {
 	f.deskMu.Lock()
 	defer f.deskMu.Unlock()
 	var err error
 	if f.desk == nil {
-		f.desk, err = run.OpenDesk(cfg.Dir, cfg.policy)
+		f.desk, err = supervisor.OpenDesk(cfg.Dir, cfg.policy)
 	}
 	return f.desk, err
 }

@@ -4,7 +4,7 @@ import (
 	"net"
 
 	"github.com/gosmc/smc/internal/conn"
-	"github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/supervisor"
 )
 
 // finishPair makes p a connection over a pair of Unix sockets. pid is the process at the other end,
@@ -21,8 +21,8 @@ func (h *Host) finishPair(p *conn.Pending, end *net.UnixConn, pid int) (conn.Con
 
 // programs is where a listener is announced to programs of 'gosmc run'.
 type programs struct {
-	desk *run.Desk
-	spot run.Spot
+	desk *supervisor.Desk
+	spot supervisor.Spot
 }
 
 // announceToPrograms lets programs of 'gosmc run' know of a listener that was announced to programs

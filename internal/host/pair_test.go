@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/conn"
-	"github.com/gosmc/smc/internal/run"
+	"github.com/gosmc/smc/internal/run/client"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -25,7 +25,7 @@ func TestPairLeavesTCP(t *testing.T) {
 	smctest.CheckLeaks(t)
 	dir := t.TempDir()
 	l := mustListen(t, newTestHost(t, Config{Dir: dir}), "127.0.0.1:0")
-	call := run.NewCall(dir)
+	call := client.NewCall(dir)
 	nd := net.Dialer{ControlContext: func(ctx context.Context, _, address string, raw syscall.RawConn) error {
 		call.Offer(ctx, raw, netip.MustParseAddrPort(address), netip.AddrPort{})
 		return nil
@@ -97,7 +97,7 @@ func TestPairDescriptors(t *testing.T) {
 	const soon = 20 * time.Second
 	dir := t.TempDir()
 	l := mustListen(t, newTestHost(t, Config{Dir: dir}), "127.0.0.1:0")
-	call := run.NewCall(dir)
+	call := client.NewCall(dir)
 	nd := net.Dialer{ControlContext: func(ctx context.Context, _, address string, raw syscall.RawConn) error {
 		call.Offer(ctx, raw, netip.MustParseAddrPort(address), netip.AddrPort{})
 		return nil

@@ -17,55 +17,54 @@ const older = "written before there was a limit"
 
 // packageLines are packages with more than maxPackageLines lines.
 var packageLines = map[string]exception{
-	"cmd/gosmc":               {7100, "one file for each verb; engines are to move to internal"},
+	"cmd/gosmc":               {7110, "one file for each verb; engines are to move to internal"},
 	"internal/bench":          {5000, "rows that measure internals are to become benchmarks of their packages"},
 	"internal/core":           {6700, "four state machines; to be split by machine"},
 	"internal/dissect/render": {4900, "two walks over every type of message; to become one description of each"},
 	"internal/rdma":           {5700, "verbs, engine and software device, and answers for ended processes; to be split when there is a second provider"},
-	"internal/run":            {6800, "to be split into protocol, client, supervisor and sockets"},
 }
 
 // typeMethods are types with more than maxMethods methods.
 var typeMethods = map[string]exception{
-	"..Conn":                         {29, "the methods of net.TCPConn and syscall.Conn"},
-	"internal/core.Conn":             {29, "one state machine, with an accessor for each part of its state"},
-	"internal/core.Handshake":        {56, "one state machine for both roles; house it in a package of its own"},
-	"internal/core.LinkControl":      {138, "one state machine for all LLC exchanges of a link group; to be split by exchange"},
-	"internal/dissect.Tracker":       {82, "one table of everything that is seen; to be split into TCP, links and connections"},
-	"internal/dissect/render.walker": {52, "one method for each type of message"},
-	"internal/host.Host":             {53, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
-	"internal/host.Listener":         {39, "its announcement and its gate are types already; their methods need the listener"},
-	"internal/ism.Device":            {31, "verbs of a device, and the peerings that it makes"},
-	"internal/ism.Peer":              {42, "one peering: messages, buffers and doorbells"},
-	"internal/link.Carrier":          {71, "one connection on its links: sending, receiving and moving need the same lock"},
-	"internal/link.Group":            {29, "links and RMBs of a group under one lock"},
-	"internal/link.Link":             {36, "one queue pair: sending and receiving need the same lock"},
-	"internal/plain.Conn":            {34, "the methods that package smc asks for, as net.TCPConn has them"},
-	"internal/rdma.Device":           {32, "verbs of a device, and the goroutine that receives"},
-	"internal/rdma.qpc":              {51, "one queue pair engine without I/O: requester and responder share its state"},
-	"internal/rendezvous.Point":      {41, "announcements, questions and answers under one lock"},
-	"internal/run.supervisor":        {51, "the supervisor process; to be split with the package"},
-	"internal/service.Tree":          {29, "a tree of unit files: reading, planning, writing and systemctl; to be split"},
-	"internal/stream.Conn":           {79, "net.Conn, the data path of both directions, and options"},
+	"..Conn":                             {29, "the methods of net.TCPConn and syscall.Conn"},
+	"internal/core.Conn":                 {29, "one state machine, with an accessor for each part of its state"},
+	"internal/core.Handshake":            {56, "one state machine for both roles; house it in a package of its own"},
+	"internal/core.LinkControl":          {138, "one state machine for all LLC exchanges of a link group; to be split by exchange"},
+	"internal/dissect.Tracker":           {82, "one table of everything that is seen; to be split into TCP, links and connections"},
+	"internal/dissect/render.walker":     {52, "one method for each type of message"},
+	"internal/host.Host":                 {53, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
+	"internal/host.Listener":             {39, "its announcement and its gate are types already; their methods need the listener"},
+	"internal/ism.Device":                {31, "verbs of a device, and the peerings that it makes"},
+	"internal/ism.Peer":                  {42, "one peering: messages, buffers and doorbells"},
+	"internal/link.Carrier":              {71, "one connection on its links: sending, receiving and moving need the same lock"},
+	"internal/link.Group":                {29, "links and RMBs of a group under one lock"},
+	"internal/link.Link":                 {36, "one queue pair: sending and receiving need the same lock"},
+	"internal/plain.Conn":                {34, "the methods that package smc asks for, as net.TCPConn has them"},
+	"internal/rdma.Device":               {32, "verbs of a device, and the goroutine that receives"},
+	"internal/rdma.qpc":                  {51, "one queue pair engine without I/O: requester and responder share its state"},
+	"internal/rendezvous.Point":          {41, "announcements, questions and answers under one lock"},
+	"internal/run/supervisor.supervisor": {46, "the supervisor process; offers and letters are to be types"},
+	"internal/service.Tree":              {29, "a tree of unit files: reading, planning, writing and systemctl; to be split"},
+	"internal/stream.Conn":               {79, "net.Conn, the data path of both directions, and options"},
 }
 
 // typeFiles are types with methods in more than maxMethodFiles files.
 var typeFiles = map[string]exception{
-	"internal/core.LinkControl":      {10, "one state machine for all LLC exchanges of a link group; to be split by exchange"},
-	"internal/dissect.Tracker":       {11, "one table of everything that is seen; to be split into TCP, links and connections"},
-	"internal/dissect/render.walker": {5, "one method for each type of message"},
-	"internal/host.Host":             {13, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
-	"internal/link.Carrier":          {8, "one connection on its links: sending, receiving and moving need the same lock"},
-	"internal/link.Group":            {6, "links and RMBs of a group under one lock"},
-	"internal/link.Link":             {6, "one queue pair: sending and receiving need the same lock"},
-	"internal/rdma.Device":           {5, "verbs of a device, and the goroutine that receives"},
-	"internal/rendezvous.Point":      {6, "announcements, questions and answers under one lock"},
-	"internal/rnic.Set":              {7, "devices by address, PNETID, VLAN and route"},
-	"internal/run.supervisor":        {11, "the supervisor process; to be split with the package"},
-	"internal/service.Tree":          {5, "a tree of unit files: reading, planning, writing and systemctl; to be split"},
-	"internal/stream.Conn":           {8, "net.Conn, the data path of both directions, and options"},
-	"internal/udp.Socket":            {6, "sending, receiving, sharing and errors of one socket"},
-	"packaging/build.builder":        {5, "one file for each kind of package"},
+	"internal/core.LinkControl":          {10, "one state machine for all LLC exchanges of a link group; to be split by exchange"},
+	"internal/dissect.Tracker":           {11, "one table of everything that is seen; to be split into TCP, links and connections"},
+	"internal/dissect/render.walker":     {5, "one method for each type of message"},
+	"internal/host.Host":                 {13, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
+	"internal/link.Carrier":              {8, "one connection on its links: sending, receiving and moving need the same lock"},
+	"internal/link.Group":                {6, "links and RMBs of a group under one lock"},
+	"internal/link.Link":                 {6, "one queue pair: sending and receiving need the same lock"},
+	"internal/rdma.Device":               {5, "verbs of a device, and the goroutine that receives"},
+	"internal/rendezvous.Point":          {6, "announcements, questions and answers under one lock"},
+	"internal/rnic.Set":                  {7, "devices by address, PNETID, VLAN and route"},
+	"internal/run/supervisor.supervisor": {8, "the supervisor process; offers and letters are to be types"},
+	"internal/service.Tree":              {5, "a tree of unit files: reading, planning, writing and systemctl; to be split"},
+	"internal/stream.Conn":               {8, "net.Conn, the data path of both directions, and options"},
+	"internal/udp.Socket":                {6, "sending, receiving, sharing and errors of one socket"},
+	"packaging/build.builder":            {5, "one file for each kind of package"},
 }
 
 // wideLines are packages with lines of more than maxColumns columns: most are code, or have a comment behind code.
@@ -99,7 +98,13 @@ var wideLines = map[string]exception{
 	"internal/rdma":           {36, older},
 	"internal/rendezvous":     {10, older},
 	"internal/rnic":           {19, older},
-	"internal/run":            {355, older},
+	"internal/run/client":     {3, older},
+	"internal/run/inspect":    {23, older},
+	"internal/run/launch":     {9, older},
+	"internal/run/library":    {13, older},
+	"internal/run/procs":      {3, older},
+	"internal/run/proto":      {7, older},
+	"internal/run/supervisor": {55, older},
 	"internal/rundir":         {9, older},
 	"internal/service":        {45, "messages and tables in code; to be wrapped"},
 	"internal/smcd":           {1, older},
@@ -119,9 +124,7 @@ var wideLines = map[string]exception{
 }
 
 // longSentences are packages with sentences of more than maxSentence words.
-var longSentences = map[string]exception{
-	"internal/run": {2, older},
-}
+var longSentences = map[string]exception{}
 
 // frequentWords are words that come more often than they should, in a million words.
 var frequentWords = map[string]exception{}

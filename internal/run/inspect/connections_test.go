@@ -1,0 +1,52 @@
+package inspect
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/internal/sockdiag"
+)
+
+// TestConnectionOf knows the ends of ours among the Unix sockets: by their names, and those that came
+// out of a letterbox by its path.
+func TestConnectionOf(t *testing.T) {
+	client := proto.Name{Role: proto.RoleClient, Local: netip.MustParseAddrPort("127.0.0.1:40000"), Peer: netip.MustParseAddrPort("127.0.0.1:80"), Unique: 7}
+	server := proto.Name{Role: proto.RoleServer, Local: client.Peer, Peer: client.Local, Unique: 7}
+	for _, tt := range []struct {
+		name string
+		want Connection
+		ours bool
+	}{
+		{client.String(), Connection{Local: client.Local, Peer: client.Peer, unique: 7}, true},
+		{server.String(), Connection{Local: client.Peer, Peer: client.Local, unique: 7, Server: true}, true},
+		{"/run/gosmc/run/0123456789abcdef.in3", Connection{Server: true, boxed: true}, true},
+		{"@0123456789abcdef.in3", Connection{}, false},
+		{"/run/other", Connection{}, false},
+		{"", Connection{}, false},
+	} {
+		tt.want.Inode, tt.want.UID, tt.want.RecvQ, tt.want.peer = 1, 2, 3, 4
+		got, ours := connectionOf(sockdiag.UnixSocket{Name: tt.name, Inode: 1, UID: 2, RecvQ: 3, Peer: 4})
+		if ours != tt.ours || ours && got != tt.want {
+			t.Errorf("connectionOf(%q) = %+v, %t; want %+v, %t", tt.name, got, ours, tt.want, tt.ours)
+		}
+	}
+}
+
+// TestRingsOfConnection tells the directions of two connections of one process apart.
+func TestRingsOfConnection(t *testing.T) {
+	const maps = "00000000000000ab.s (deleted)\n00000000000000cd.c (deleted)\n"
+	for _, tt := range []struct {
+		c               Connection
+		sends, receives bool
+	}{
+		{Connection{unique: 0xab, Server: true}, true, false},
+		{Connection{unique: 0xab}, false, true},
+		{Connection{unique: 0xcd, Server: true}, false, true},
+		{Connection{unique: 0xb}, false, false},
+	} {
+		if tt.c.rings(maps); tt.c.Sends != tt.sends || tt.c.Receives != tt.receives {
+			t.Errorf("%+v, want %v and %v", tt.c, tt.sends, tt.receives)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package inspect
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	osuser "os/user"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/admission"
+	"github.com/gosmc/smc/internal/run/procs"
+	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/internal/rundir"
+	"github.com/gosmc/smc/internal/sockdiag"
+)
+
+// A Server has the facts about the listener at an address that can be known before connecting.
+type Server struct {
+	Local   bool // the address is one of this machine
+	Listens bool // somebody listens there, in this network namespace
+	PID     int  // a process that does; 0: not known, or another user's
+	Command string
+	// Obstacle says why a program of 'gosmc run' stays with TCP there, "" if it does not. It is a
+	// clause about the server: "its policy ...".
+	Obstacle string
+}
+
+// CheckDir returns an error if the environment of this process names a run directory that programs
+// of a user cannot have.
+func CheckDir(uid int) error { return rundir.CheckPath(rundir.DefaultOf(uid)) }
+
+// Look looks at a server, from the network namespace of the calling thread and for programs of a
+// user with the environment of this process. The error says why not all could be found out.
+func Look(server netip.AddrPort, uid int) (s Server, err error) {
+	server = netip.AddrPortFrom(server.Addr().Unmap(), server.Port())
+	s.Local = proto.IsLocal(server)
+	if !s.Local {
+		return s, nil
+	}
+	found, err := sockdiag.Listeners(server.Port())
+	if err != nil {
+		return s, err
+	}
+	var socketOf uint32
+	for _, l := range found {
+		if l.Gets(server) {
+			owner := []Connection{{Inode: uint64(l.Inode)}}
+			owners(owner)
+			s.Listens, s.PID, s.Command, socketOf = true, owner[0].PID, owner[0].Command, l.UID
+		}
+	}
+	if !s.Listens {
+		return s, nil
+	}
+	if run := rundir.DefaultOf(uid); rundir.IsOff(run) { // rule: cmd/gosmc TestOff
+		s.Obstacle = "its run directory " + run + " is out of use: " + rundir.ErrOff.Error()
+		return s, nil
+	}
+	netns, err := proto.OwnNetNS()
+	if err != nil {
+		return s, err
+	}
+	dir := rundir.SupervisorsOf(rundir.DefaultOf(uid), uid)
+	target, err := os.Readlink(proto.LinkPath(dir, netns, server.Port()))
+	target = proto.LinkedSocket(target)
+	// A server that was started again, and left to TCP, may find the link of a supervisor that was
+	// killed with it before.
+	if err == nil && filepath.Base(target) == target && left(dir, s.PID) == "" { // rule: TestExplainLeft: left(dir, s.PID) == "" -> true
+		s.Obstacle = unusable(filepath.Join(dir, target), socketOf, uid)
+		return s, nil
+	}
+	s.Obstacle = unannounced(s.PID, socketOf, uid, server, dir)
+	return s, nil
+}
+
+// ShortBefore returns the memory that clients of a user have of the connections of a program to a
+// server of this network namespace. The program is known by the path of its file and its first
+// argument.
+func ShortBefore(server netip.AddrPort, program, script string, uid int) admission.Memory {
+	hash, err := admission.ProgramHash(program, script)
+	if err != nil {
+		return admission.Memory{}
+	}
+	netns, err := proto.OwnNetNS()
+	if err != nil {
+		return admission.Memory{}
+	}
+	return admission.Lookup(rundir.SupervisorsOf(rundir.DefaultOf(uid), uid), admission.Key(netip.AddrPortFrom(server.Addr().Unmap(), server.Port()), netns, hash))
+}
+
+// unusable says why a program of a user cannot use the supervisor that has announced a port, "" if
+// it can. The listener belongs to socketOf.
+func unusable(socket string, socketOf uint32, uid int) string {
+	var st unix.Stat_t
+	if err := unix.Stat(socket, &st); err == nil && int(st.Uid) != uid { // rule: cmd/gosmc TestRunExplain
+		return startedByOther(st.Uid, socketOf, uid)
+	}
+	if !proto.Answers(socket) {
+		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again"
+	}
+	return ""
+}
+
+// unannounced says why no supervisor has announced the port of a server. pid is a process that
+// listens, 0 if it is not known; its socket belongs to socketOf. dir is the directory of
+// supervisors in which a program of the user uid looks.
+func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir string) string {
+	maps, err := procs.ReadFile(filepath.Join(procs.Dir, strconv.Itoa(pid)), "maps")
+	switch {
+	case pid == 0 || err != nil || len(maps) == 0:
+		if int(socketOf) != uid {
+			return otherUser(socketOf, uid)
+		}
+		for program, why := range leftIn(dir) {
+			return "its process cannot be looked at from here, but 'gosmc run' has left " + program + " to TCP: " + why
+		}
+		return "it was not started by 'gosmc run', or its process cannot be looked at from here: ask as root"
+	case !procs.Loaded(maps):
+		if readOnlyFor(pid, above(dir)) { // a note in there is an older one's
+			return "it was not started by 'gosmc run', or that could do nothing, as " + above(dir) + " is read-only for it"
+		}
+		if why := left(dir, pid); why != "" {
+			return "'gosmc run' has left it to TCP: " + why
+		}
+		exe := filepath.Join(procs.Dir, strconv.Itoa(pid), "exe")
+		if why := Obstacle(exe); why != "" {
+			return "the library cannot be loaded into it: " + why
+		}
+		return "it was not started by 'gosmc run'"
+	case disabled(pid):
+		return "SMC is switched off for it (GOSMC_DISABLED)"
+	}
+	socket := procs.Supervisor(pid)
+	supervisor, err := procs.OwnerOf(socket)
+	if err != nil {
+		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again"
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(procs.Dir, strconv.Itoa(supervisor)), &st); err == nil && int(st.Uid) != uid {
+		return startedByOther(st.Uid, socketOf, uid)
+	} else if err == nil && st.Uid != socketOf {
+		return fmt.Sprintf("it has become %s before it listened, and is not the process that 'gosmc run' has become: let that one listen, or put 'gosmc run' where it is %s", userName(int(socketOf)), userName(int(socketOf)))
+	}
+	if theirs := filepath.Dir(socket); !sameFile(theirs, dir) {
+		return fmt.Sprintf("its run directory is %s, and a program here would use %s: set GOSMC_DIR to the same for both", above(theirs), above(dir))
+	}
+	if why := refusal(pid, server, false); why != "" {
+		return "its own policy leaves the address out: " + why
+	}
+	ours, _ := os.Readlink("/proc/self/ns/net")
+	if theirs, err := os.Readlink(filepath.Join(procs.Dir, strconv.Itoa(supervisor), "ns/net")); err == nil && theirs != ours {
+		return "its supervisor is in another network namespace: start the server by a 'gosmc run' in this one"
+	}
+	return "its listener is not announced: another program of 'gosmc run' had the port first, a process without the library has accepted connections there, or the supervisor has too many listeners"
+}
+
+// startedByOther says that a server was started by another user than the client's, and which user
+// it has become.
+func startedByOther(started, now uint32, client int) string {
+	if started == now { // rule: cmd/gosmc TestRunShared: started == now -> true
+		return otherUser(started, client)
+	}
+	return fmt.Sprintf("it was started as %s and has become %s, and memory is not shared between users: start the client as %s, or the server by a 'gosmc run' of the client's user",
+		userName(int(started)), userName(int(now)), userName(int(started)))
+}
+
+// otherUser says that a server is another user's.
+func otherUser(theirs uint32, ours int) string {
+	return fmt.Sprintf("it runs as %s and the client as %s, and memory is not shared between users: start both as one user", userName(int(theirs)), userName(ours))
+}
+
+// userName names a user, as redis (102).
+func userName(uid int) string {
+	number := strconv.Itoa(uid)
+	u, err := osuser.LookupId(number)
+	if err != nil {
+		return "user " + number
+	}
+	return u.Username + " (" + number + ")"
+}
+
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return a == b
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
+}
+
+// above returns the run directory of a directory of supervisors.
+func above(dir string) string { return filepath.Dir(filepath.Dir(dir)) }

@@ -1,0 +1,41 @@
+package supervisor
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/gosmc/smc/internal/run/proto"
+)
+
+// Cases of testdata/busy.c.
+var busyCases = []string{
+	"again", "edge", "edge-again", "writable", "gone", "oneshot", "poll", "select", "copy", "other", "nested", "polled",
+	"fork", "thread", "receiver", "poller", "reset", "exec", "signal",
+}
+
+func busyProgram(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "busy")
+	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-result", "-o", path, "testdata/busy.c", "-pthread")
+	return path
+}
+
+// TestBusyBare has TCP do all that is expected of event loops with moved connections.
+func TestBusyBare(t *testing.T) {
+	runRings(t, busyProgram(t), busyCases, 1)
+}
+
+// TestBusy has event loops look into rings, and bytes there of which the kernel does not know reach
+// each call that could wait for them.
+func TestBusy(t *testing.T) {
+	library := committedLibrary(t)
+	s := newTestSupervisor(t)
+	runRings(t, busyProgram(t), busyCases, 1, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+}
+
+// TestBusySanitized has the sanitizers look at it.
+func TestBusySanitized(t *testing.T) {
+	library := sanitizedLibrary(t)
+	s := newTestSupervisor(t)
+	runRings(t, busyProgram(t), busyCases, 1, "MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+}

@@ -1,0 +1,149 @@
+package supervisor
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/run/client"
+	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// dial connects to a listener by package net, with a call, and after it was offered a pair calls meanwhile.
+func (d *Desk) dial(t *testing.T, l *net.TCPListener, meanwhile func()) (*client.Call, *net.TCPConn) {
+	t.Helper()
+	call := client.NewCall(filepath.Dir(filepath.Dir(filepath.Dir(d.s.path))))
+	nd := net.Dialer{ControlContext: func(ctx context.Context, _, address string, raw syscall.RawConn) error {
+		call.Offer(ctx, raw, netip.MustParseAddrPort(address), netip.AddrPort{})
+		meanwhile()
+		return nil
+	}}
+	conn, err := nd.DialContext(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return call, conn.(*net.TCPConn)
+}
+
+// TestCall has a call and a desk get the two ends of a pair, before or after the client says that it is connected.
+func TestCall(t *testing.T) {
+	for _, early := range []bool{true, false} {
+		d := newTestDesk(t)
+		l, _ := d.announced(t)
+		call, tcp := d.dial(t, l, func() {})
+		accepted, err := l.AcceptTCP()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ours, theirs *net.UnixConn
+		if early {
+			theirs, _ = d.Claim(accepted)
+		}
+		ours, reason := call.Connected(tcp)
+		if !early {
+			theirs, _ = d.Claim(accepted)
+		}
+		accepted.Close()
+		if ours == nil || theirs == nil {
+			t.Fatalf("ends are %v and %v, reason %v", ours, theirs, reason)
+		}
+		ours.Write([]byte("hello"))
+		ours.Close()
+		b := make([]byte, 10)
+		if n, err := theirs.Read(b); err != nil || string(b[:n]) != "hello" {
+			t.Errorf("read %q, %v", b[:n], err)
+		}
+		theirs.Close()
+	}
+}
+
+// TestCallAlone has the supervisor end between an offer and the connection: that is TCP.
+func TestCallAlone(t *testing.T) {
+	d := openTestDesk(t)
+	l, _ := d.announced(t)
+	call, tcp := d.dial(t, l, func() { d.closeTest(t) })
+	if end, reason := call.Connected(tcp); end != nil || reason != clc.DiagStale {
+		t.Errorf("Connected = %v, %v; want no end, as nobody has the other one", end, reason)
+	}
+}
+
+// TestCallHangsUp has a call hang up after its offer was taken: nobody can claim it, and a server
+// that has claimed it finds it closed.
+func TestCallHangsUp(t *testing.T) {
+	d := newTestDesk(t)
+	l, _ := d.announced(t)
+	call, _ := d.dial(t, l, func() {})
+	accepted, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accepted.Close()
+	end, _ := d.Claim(accepted)
+	if end == nil {
+		t.Fatal("not claimed")
+	}
+	defer end.Close()
+	call.HangUp()
+	if n, err := end.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("read %d, %v; want the end", n, err)
+	}
+}
+
+// TestCallHostile has a program in a supervisor's place send an answer that no supervisor sends, or
+// none: the connection is TCP.
+func TestCallHostile(t *testing.T) {
+	for name, answer := range map[string][]byte{
+		"another message":    proto.Reply{Kind: proto.KindClaim, Status: proto.StatusOK}.Append(nil),
+		"claimed":            proto.Reply{Kind: proto.KindOffer, Status: proto.StatusClaimed}.Append(nil),
+		"a reason of others": proto.Reply{Kind: proto.KindOffer, Status: proto.StatusNo, Reason: clc.DiagMemory}.Append(nil),
+		"short":              {0x82, 1},
+		"long":               make([]byte, 100),
+		"nothing":            nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newTestDesk(t)
+			l, spot := d.announced(t)
+			path := d.s.path + "x"
+			early := filepath.Join(filepath.Dir(path), ".new") // the desk removes other sockets that do not answer yet
+			fake, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: early, Net: "unixpacket"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer fake.Close()
+			fake.SetUnlinkOnClose(false)
+			if err := unix.Rename(early, path); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Unlink(path)
+			link := d.s.listeners.link(spot.port)
+			if err := unix.Unlink(link); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Symlink(filepath.Base(path), link); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Unlink(link)
+			go func() {
+				c, err := fake.AcceptUnix()
+				if err != nil {
+					return
+				}
+				defer c.Close()
+				c.Read(make([]byte, 100))
+				c.Write(answer)
+			}()
+			call, tcp := d.dial(t, l, func() {})
+			if end, reason := call.Connected(tcp); end != nil || !reason.IsLocal() {
+				t.Errorf("Connected = %v, %v; want no end and a reason", end, reason)
+			}
+		})
+	}
+}

@@ -1,0 +1,291 @@
+package supervisor
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/internal/sockdiag"
+)
+
+// A listener is a TCP socket on which a program of ours listens. OnlyIPv6 counts: connections of
+// IPv4 to its port come to others, maybe of another user.
+type listener = sockdiag.Socket
+
+// listeners are the listening sockets of one supervisor's programs, by port. A symbolic link
+// <netns>.<port> in the directory tells programs that connect which supervisor to ask. Its target
+// is the name of the supervisor's socket. Where all listeners of the port have one address, and the
+// policy allows all connections there, a dot and the address follow: connections to it need not
+// wait for an answer.
+type listeners struct {
+	dir, socket string // socket is a name in dir
+	netns       uint64
+	ports       map[uint16][]listener
+	looked      map[uint16]time.Time
+	records     map[uint16]claimRecord
+	count       int
+	swept       time.Time // when all of them were last looked for
+	policy      *config.Policy
+	desk        bool // clients have to ask: there are no letterboxes
+}
+
+// A claimRecord records the claims and relays of connections to a port.
+type claimRecord struct {
+	claims int       // how many more connections were claimed than relayed
+	lost   time.Time // when a letter was the first that nobody claimed: clients ask since; zero: none was
+}
+
+func newListeners(dir, socket string, netns uint64) *listeners {
+	return &listeners{
+		dir: dir, socket: socket, netns: netns,
+		ports: make(map[uint16][]listener), looked: make(map[uint16]time.Time), records: make(map[uint16]claimRecord),
+	}
+}
+
+func (l *listeners) link(port uint16) string { return proto.LinkPath(l.dir, l.netns, port) }
+
+// add announces a listener. It reports false if connections to it have to stay TCP: another
+// supervisor has the port, or the program is in another network namespace than its supervisor.
+func (l *listeners) add(m proto.Message) bool {
+	port := m.Local.Port()
+	if m.NetNS != l.netns || port == 0 {
+		return false
+	}
+	if l.count >= maxListeners {
+		l.sweep() // rule: TestListenersOfThePast
+	}
+	if l.count >= maxListeners {
+		return false
+	}
+	if slices.ContainsFunc(l.ports[port], func(have listener) bool { return have.Cookie == m.Unique }) {
+		return true // listen may be called again
+	}
+	ours := listener{Local: m.Local, Cookie: m.Unique}
+	if m.Local.Addr() == netip.IPv6Unspecified() {
+		ours.OnlyIPv6 = onlyIPv6(ours)
+	}
+	if len(l.ports[port]) == 0 && !l.publish(port, ours) {
+		return false
+	}
+	l.ports[port] = append(l.ports[port], ours)
+	l.looked[port] = time.Now()
+	l.count++
+	l.renew(port)
+	return true
+}
+
+// target is the target of a port's link.
+func (l *listeners) target(port uint16) string {
+	list := l.ports[port]
+	if len(list) == 0 || l.desk || !l.records[port].lost.IsZero() || list[0].OnlyIPv6 || slices.ContainsFunc(list, func(have listener) bool { return have.Local != list[0].Local }) { // rule: TestOnly6: list[0].OnlyIPv6 -> false
+		return l.socket
+	}
+	local := list[0].Local
+	if l.policy != nil && (local.Addr().IsUnspecified() && !l.policy.Listen.AnyAddress(port) || l.policy.Listen.RefusesListener(local) != "") { // rule: TestLinkSaysAddress
+		return l.socket
+	}
+	ip := local.Addr().As16()
+	return l.socket + "." + hex.EncodeToString(ip[:])
+}
+
+// renew corrects the target of a port's link, if the link is ours.
+func (l *listeners) renew(port uint16) {
+	want := l.target(port)
+	if target, err := os.Readlink(l.link(port)); err == nil && proto.LinkedSocket(target) == l.socket && target != want && !l.replace(port, want) {
+		os.Remove(l.link(port)) // its target would be wrong: TCP
+	}
+}
+
+// replace puts a link in the place of the one that a port has.
+func (l *listeners) replace(port uint16, target string) bool {
+	early := filepath.Join(l.dir, fmt.Sprintf(".new-%s-%d", l.socket, port))
+	if os.Symlink(target, early) != nil {
+		return false
+	}
+	if os.Rename(early, l.link(port)) != nil {
+		os.Remove(early)
+		return false
+	}
+	return true
+}
+
+// publish makes the link for a port on which a socket of ours listens. A link that is there already
+// belongs to a program that listens beside us, if there is one; else it was left over.
+func (l *listeners) publish(port uint16, ours listener) bool {
+	err := os.Symlink(l.socket, l.link(port))
+	if err == nil {
+		// A later supervisor finds the link. An earlier listener may have no link: the listener of
+		// a second supervisor's program, or of a program without a supervisor.
+		others, err := l.strangers(ours)
+		if err == nil && len(others) > 0 { // rule: TestListenersShared
+			os.Remove(l.link(port))
+			return false
+		}
+		return true
+	}
+	target, err2 := os.Readlink(l.link(port))
+	if !errors.Is(err, fs.ErrExist) || err2 != nil {
+		return false
+	}
+	target = proto.LinkedSocket(target)
+	if target == l.socket {
+		return true
+	}
+	if target != "" && filepath.Base(target) == target && proto.Answers(filepath.Join(l.dir, target)) {
+		now, err := sockdiag.Listeners(port)
+		if err != nil {
+			return false
+		}
+		if slices.ContainsFunc(now, func(s sockdiag.Socket) bool { return s.Cookie != ours.Cookie }) {
+			// The kernel shares connections out between the listeners, so most would be offered to
+			// one and accepted by another.
+			os.Remove(l.link(port)) // rule: TestListenersShared
+			return false
+		}
+	}
+	return l.replace(port, l.socket)
+}
+
+// remove withdraws one of the listeners on a port. It returns its address, the zero value if there
+// is no such.
+func (l *listeners) remove(port uint16, cookie uint64) (local netip.AddrPort) {
+	i := slices.IndexFunc(l.ports[port], func(have listener) bool { return have.Cookie == cookie })
+	if i < 0 {
+		return local
+	}
+	local = l.ports[port][i].Local
+	l.ports[port] = slices.Delete(l.ports[port], i, i+1)
+	l.count--
+	if len(l.ports[port]) == 0 {
+		l.withdraw(port)
+	}
+	return local
+}
+
+// has reports whether one of ours gets connections to an address.
+func (l *listeners) has(to netip.AddrPort) bool {
+	l.refresh(to.Port())
+	return slices.ContainsFunc(l.ports[to.Port()], func(have listener) bool { return have.Gets(to) })
+}
+
+// onlyIPv6 asks the kernel whether a listener gets connections of IPv6 only. It may not be asked: then
+// offers for connections that do not come show it.
+func onlyIPv6(l listener) bool {
+	now, _ := sockdiag.Listeners(l.Local.Port())
+	return slices.ContainsFunc(now, func(s sockdiag.Socket) bool { return s.Cookie == l.Cookie && s.OnlyIPv6 })
+}
+
+// refresh forgets the listeners on a port that are not there any more.
+func (l *listeners) refresh(port uint16) {
+	if time.Since(l.looked[port]) >= listenerAge {
+		l.look(port)
+	}
+}
+
+// look is refresh, however long ago that was done.
+func (l *listeners) look(port uint16) {
+	if len(l.ports[port]) == 0 {
+		return
+	}
+	now, err := sockdiag.Listeners(port)
+	if err != nil {
+		return // an error shows when nobody claims
+	}
+	l.keep(port, cookies(now))
+}
+
+// sweep forgets all listeners that are not there any more, unless that was done just now. Programs
+// that listen at another port for each connection, as servers of FTP do, leave many behind for
+// which no offer ever comes.
+func (l *listeners) sweep() {
+	if time.Since(l.swept) < listenerAge {
+		return
+	}
+	now, err := sockdiag.Listeners(0)
+	if err != nil {
+		return
+	}
+	l.swept = time.Now()
+	there := cookies(now)
+	for port := range l.ports {
+		l.keep(port, there)
+	}
+}
+
+// keep keeps those listeners on a port that are there.
+func (l *listeners) keep(port uint16, there map[uint64]bool) {
+	l.looked[port] = time.Now()
+	before := len(l.ports[port])
+	l.ports[port] = slices.DeleteFunc(l.ports[port], func(have listener) bool { return !there[have.Cookie] })
+	l.count -= before - len(l.ports[port])
+	if len(l.ports[port]) == 0 {
+		l.withdraw(port)
+	} else {
+		l.renew(port)
+	}
+}
+
+func cookies(list []sockdiag.Socket) map[uint64]bool {
+	there := make(map[uint64]bool, len(list))
+	for _, s := range list {
+		there[s.Cookie] = true
+	}
+	return there
+}
+
+// claimed notes that programs have claimed n connections to a port.
+func (l *listeners) claimed(port uint16, n int) {
+	r := l.records[port]
+	r.claims += n
+	l.records[port] = r
+}
+
+// relayed notes that nobody has claimed: the program that accepts there does so without us. A relay
+// costs more than it could gain, so where that is the rule connections stay TCP, until a program
+// listens on the port anew.
+//
+// Of a letter the server may have known nothing: its mark is a size of segments, which a loopback
+// interface with a small MTU cuts down, and which SYN cookies forget. So clients of the port have
+// to ask first, and letters that were on their way count for nothing.
+func (l *listeners) relayed(now time.Time, port uint16, letter bool) {
+	r := l.records[port]
+	first := r.lost.IsZero()
+	if letter && !first && now.Sub(r.lost) < lostLetters { // rule: TestLettersLost
+		return
+	}
+	r.claims--
+	if r.claims < 0 && letter && first && len(l.ports[port]) > 0 { // rule: TestLettersLost
+		l.records[port] = claimRecord{lost: now}
+		l.renew(port)
+		return
+	}
+	l.records[port] = r
+	if r.claims < 0 {
+		l.withdraw(port)
+	}
+}
+
+func (l *listeners) withdraw(port uint16) {
+	l.count -= len(l.ports[port])
+	delete(l.ports, port)
+	delete(l.looked, port)
+	delete(l.records, port)
+	if target, err := os.Readlink(l.link(port)); err == nil && proto.LinkedSocket(target) == l.socket {
+		os.Remove(l.link(port))
+	}
+}
+
+// close withdraws everything.
+func (l *listeners) close() {
+	for port := range l.ports {
+		l.withdraw(port)
+	}
+}

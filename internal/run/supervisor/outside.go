@@ -1,0 +1,105 @@
+package supervisor
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/run/proto"
+)
+
+// outsiders are talks that came by the door, by user; the users need not be ours. A descriptor that
+// they send can make its receiver wait, in the receive or the close. A socket with SO_LINGER does
+// so, or a file of a file system in user space. So each talk has a goroutine, which has the lock
+// only for its answer.
+type outsiders struct {
+	users   map[uint32]int
+	count   int
+	refused int  // talks of which there were too many, and that are not closed yet
+	over    bool // the supervisor has ended
+}
+
+// admit takes one more of a user. It reports false if there are too many.
+func (o *outsiders) admit(uid uint32) bool {
+	if o.count >= maxOutside || o.users[uid] >= maxOutsideUser {
+		return false
+	}
+	o.count++
+	o.users[uid]++
+	return true
+}
+
+func (o *outsiders) leave(uid uint32) {
+	o.count--
+	if o.users[uid]--; o.users[uid] == 0 {
+		delete(o.users, uid)
+	}
+}
+
+// refuse closes a talk that came by the door and is one too many. A descriptor may wait in it, and
+// its close takes as long as its program wants. Others must not wait for that, nor may there be any
+// number of them: where too many are being closed, a talk that comes by the door is left
+// unaccepted.
+func (s *supervisor) refuse(fd int) {
+	s.outsiders.refused++
+	go func() {
+		unix.Close(fd)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.outsiders.refused--
+		if !s.outsiders.over {
+			s.poll.again(s.door, unix.EPOLLIN)
+		}
+	}()
+}
+
+// hearOutside takes the one message that a program may send by the door. The caller has not the lock.
+func (s *supervisor) hearOutside(t *talk, uid uint32) {
+	defer func() {
+		unix.Close(t.fd)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.outsiders.leave(uid)
+	}()
+	unix.SetNonblock(t.fd, false)
+	timeout := unix.NsecToTimeval(int64(proto.TalkTimeout))
+	unix.SetsockoptTimeval(t.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
+	m, fds, err := t.receive(0)
+	for err == unix.EINTR {
+		m, fds, err = t.receive(0)
+	}
+	if err == nil {
+		s.mu.Lock()
+		if !s.outsiders.over && (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindAnnounce && s.isFirst(t)) { // rule: TestClaimOutside: (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindAnnounce && s.isFirst(t)) -> true
+			s.answer(t, m, fds)
+		}
+		s.mu.Unlock()
+	}
+	if t.claimed != nil {
+		t.claimed.releaseOutside(fds[0])
+		return
+	}
+	proto.CloseAll(fds)
+}
+
+// isFirst reports whether a talk is of the process that 'gosmc run' has become. That process may
+// have another user by now. It is older than the door, so as long as it lives nobody else can have
+// knocked with its process ID.
+func (s *supervisor) isFirst(t *talk) bool {
+	return s.programs != nil && t.pid == s.first && s.programs.lives(s.first) // rule: TestAnnounceOutside: s.programs.lives(s.first) -> true
+}
+
+// releaseOutside is [offer.release] for a goroutine that may wait: for the client, but not long, as
+// others may come, and for whatever the socket's program has its close wait for.
+func (o *offer) releaseOutside(accepted int) {
+	if o.back != nil {
+		select {
+		case <-o.back:
+		case <-time.After(outsideWait):
+			unix.Close(accepted) // in good order
+			return
+		}
+	}
+	lingerNot(accepted)
+	unix.Close(accepted)
+}

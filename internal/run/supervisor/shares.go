@@ -1,0 +1,54 @@
+package supervisor
+
+import (
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/run/proto"
+)
+
+// shares is how many of its descriptors a supervisor gives to each use. A letter is lost if it is
+// read when none is left for the descriptors that come with it, and a connection with it; so no use
+// may take all.
+type shares struct {
+	offers   int // that are kept, of two each
+	relays   int // of two each
+	programs int // a descriptor for a program is below this
+	talks    int // the same for a talk
+}
+
+// sharesOf divides the descriptors that a process may have.
+func sharesOf(limit uint64) shares {
+	n := int(min(limit, math.MaxInt32))
+	free := max(0, n-ownDescriptors)
+	return shares{
+		offers:   min(maxOffers, max(1, free/4)),
+		relays:   min(maxRelays, max(1, free/16)),
+		programs: ownDescriptors + free/4,
+		talks:    n - free/16,
+	}
+}
+
+// ownLimit is how many descriptors this process may have.
+func ownLimit() (uint64, error) {
+	var limit unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
+	return limit.Cur, os.NewSyscallError("getrlimit", err)
+}
+
+// spare reports whether n descriptors can be had. fd is any.
+func spare(fd, n int) bool {
+	var have [8]int
+	got := 0
+	for ; got < min(n, len(have)); got++ {
+		copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		have[got] = copied
+	}
+	proto.CloseAll(have[:got])
+	return got == n
+}
