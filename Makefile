@@ -47,7 +47,7 @@ install: build ## install the command, its manual pages and completion: make ins
 uninstall: ## remove what 'make install' installed, with the same PREFIX and DESTDIR
 	rm -f $(DESTDIR)$(PREFIX)/bin/gosmc
 	rm -rf $(DESTDIR)$(PREFIX)/lib/gosmc
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/gosmc.1 $(DESTDIR)$(PREFIX)/share/man/man1/gosmc-*.1 $(DESTDIR)$(PREFIX)/share/man/man5/gosmc.conf.5
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/gosmc.1 $(DESTDIR)$(PREFIX)/share/man/man1/gosmc-*.1 $(DESTDIR)$(PREFIX)/share/man/man5/gosmc.conf.5 $(DESTDIR)$(PREFIX)/share/man/man7/gosmc-reasons.7
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gosmc $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gosmc
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gosmc.fish
 

@@ -126,7 +126,7 @@ had as JSON, with --json.`,
 	root.SetHelpCommand(newHelpCommand())
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
-		newSSCommand(), newInfoCommand(), newStatsCommand(), newDumpCommand(),
+		newSSCommand(), newInfoCommand(), newStatsCommand(), newReasonCommand(), newDumpCommand(),
 		newLinkGroupCommand(), newLinkCommand(), newDeviceCommand(),
 		newPolicyCommand(), newUEIDCommand(), newSEIDCommand(), newPNETCommand(),
 		newRunCommand(), newGoCommand(), newServiceCommand(), newOffCommand(), newOnCommand(), newAgentCommand(), newBenchCommand(), newVersionCommand(),

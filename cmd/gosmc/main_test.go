@@ -219,7 +219,7 @@ func TestVerbs(t *testing.T) {
 		})
 	}
 	slices.Sort(verbs)
-	if want := []string{"agent", "bench", "connect", "demo", "device", "dump", "go", "info", "link", "linkgroup", "listen", "off", "on", "pnet", "policy", "run", "seid", "service", "ss", "stats", "ueid", "version"}; !slices.Equal(verbs, want) {
+	if want := []string{"agent", "bench", "connect", "demo", "device", "dump", "go", "info", "link", "linkgroup", "listen", "off", "on", "pnet", "policy", "reason", "run", "seid", "service", "ss", "stats", "ueid", "version"}; !slices.Equal(verbs, want) {
 		t.Errorf("verbs = %v, want %v", verbs, want)
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Manual pages, in roff: one for each command, gosmc-VERB(1) and gosmc-VERB-COMMAND(1), and
-// gosmc.conf(5). They have the content of --help.
+// Manual pages, in roff: one for each command, gosmc-VERB(1) and gosmc-VERB-COMMAND(1), with the
+// content of --help, gosmc.conf(5) and gosmc-reasons(7).
 
 func newManCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
 		Short:  "Write the manual pages",
-		Long:   "Write the manual pages into DIR/man1 and DIR/man5, as a package installs them in /usr/share/man.",
+		Long:   "Write the manual pages into DIR/man1, DIR/man5 and DIR/man7, as a package installs them in /usr/share/man.",
 		Hidden: true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -43,7 +43,7 @@ func newManCommand() *cobra.Command {
 
 // manPages returns the text of all pages by the name of their file.
 func manPages(root *cobra.Command) map[string]string {
-	pages := map[string]string{"gosmc.conf.5": manConfig()}
+	pages := map[string]string{"gosmc.conf.5": manConfig(), "gosmc-reasons.7": manReasons()}
 	for _, cmd := range manCommands(root) {
 		pages[manName(cmd)+".1"] = manPage(cmd)
 	}
