@@ -2,9 +2,10 @@
  * Memory of rings that are not used. The pages of a ring are there once it was written round,
  * however fast they are read, and a connection may be quiet for as long as it likes. So a writer
  * gives the pages of an empty ring back, and a reader leaves its ring and gives them back, when
- * nothing has gone through it for a second. Nobody looks at a clock for that: calls that find a new
- * time anyway say that it is time, and a call that waits, for a descriptor or for many, waits for a
- * second first.
+ * nothing has gone through it for a second. A small ring stays, as it costs less than to make it again,
+ * unless there are many: then it has a place that others need. Nobody looks at a clock for that: calls
+ * that find a new time anyway say that it is time, and a call that waits, for a descriptor or for many,
+ * waits for a second first.
  */
 #include "ring.h"
 
@@ -38,8 +39,14 @@ static void give_back(struct ring *r)
 	side->given = side->cursor; /* where that is not possible it is not tried all the time */
 }
 
+/* may_leave says whether there is something to do for a ring that is idle. many: a small one is to be left, or was by its reader. */
+static bool may_leave(const struct ring *r, bool out, bool many)
+{
+	return r->size > RING_BYTES_ANSWERS || (many && (!out || (pub_load(r) & PUB_READER_LEFT)));
+}
+
 /* look sees to the ring of a descriptor. */
-static void look(struct ring **where, uint64_t now)
+static void look(struct ring **where, uint64_t now, bool many)
 {
 	struct ring *r;
 	struct end *e;
@@ -52,12 +59,12 @@ static void look(struct ring **where, uint64_t now)
 	fd = end_of(where, &out);
 	e = end_at(fd);
 	idle = now - __atomic_load_n(&r->side->looked, __ATOMIC_RELAXED);
-	if (e && idle < 1ull << 62 && idle >= (out || end_alone(e) ? IDLE_NSEC : SHARED * IDLE_NSEC) && r->size > RING_BYTES_ANSWERS && end_is(fd, e) &&
+	if (e && idle < 1ull << 62 && idle >= (out || end_alone(e) ? IDLE_NSEC : SHARED * IDLE_NSEC) && may_leave(r, out, many) && end_is(fd, e) &&
 	    ring_try(r)) {
-		if (out)
-			give_back(r);
-		else if (receive_idle(r, fd))
+		if (out ? many && send_idle(e, r, fd) : receive_idle(r, fd, many))
 			end_forget(where, r);
+		else if (out && r->size > RING_BYTES_ANSWERS)
+			give_back(r);
 		ring_unlock(r);
 	}
 	ring_exit(r);
@@ -68,16 +75,18 @@ void idle_sweep(void)
 {
 	uint64_t now = ring_now();
 	int saved = errno;
+	bool many;
 
 	__atomic_store_n(&next_look, now + IDLE_NSEC / 2, __ATOMIC_RELAXED);
 	__atomic_store_n(&idle_due, 0, __ATOMIC_RELAXED);
 	if (guard_on() || SYS(getpid) != births_process())
 		return; /* after vfork the tables are another process's */
-	for (unsigned i = 0; i < RINGS; i++) {
+	many = ring_many();
+	for (unsigned i = ring_next(0); i < RINGS; i = ring_next(i + 1)) {
 		struct ring **where = ring_where(i);
 
 		if (where)
-			look(where, now);
+			look(where, now, many);
 	}
 	errno = saved;
 }
@@ -192,7 +201,7 @@ bool idle_wait(const struct end *e, struct ring *r, int fd, ssize_t *result)
 	}
 	signals = n == 0 ? signals_off() : 0;
 	if (n == 0 && end_is(fd, e) && ring_lock(r)) {
-		left = receive_idle(r, fd);
+		left = receive_idle(r, fd, false);
 		ring_unlock(r);
 	}
 	if (n == 0 && signals_on(signals, ENDING_SOME)) {

@@ -178,7 +178,7 @@ struct settings {
 	bool rings;	  /* unless GOSMC_RUN_RINGS says no */
 	uint64_t ring_after; /* bytes in-band before a ring joins: GOSMC_RING_AFTER */
 	uint64_t bulk_after; /* the same where many bytes are the only reason for one: GOSMC_RUN_RING_AFTER, without GOSMC_RING_AFTER */
-	uint64_t memory;     /* bytes of the rings of a process, at most; 0: no more than there are rings. GOSMC_MEMORY, GOSMC_RUN_MEMORY */
+	uint64_t memory;     /* bytes of the rings of a process, at most; 0: no bound. GOSMC_MEMORY, GOSMC_RUN_MEMORY */
 	uint32_t short_after; /* short connections to a server, one after another, after which others stay TCP; 0: never. GOSMC_SHORT_AFTER, GOSMC_RUN_SHORT_AFTER */
 	int queue;	     /* bytes that a socket may hold, as SO_SNDBUF has them */
 	uid_t uid;	  /* of the program when it was started; it may be another one now */

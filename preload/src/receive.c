@@ -676,14 +676,14 @@ static void leaves(struct ring *r, int fd)
 }
 
 /*
- * receive_idle leaves a ring through which nothing has come for long, and gives its memory back: nothing can be published there any more. False: it is to stay. The lock
- * is held.
+ * receive_idle leaves a ring through which nothing has come for long, and gives its memory back: nothing can be published there any more. many: a small one, or one that has
+ * carried little, is to be left, too. False: it is to stay. The lock is held.
  */
-bool receive_idle(struct ring *r, int fd)
+bool receive_idle(struct ring *r, int fd, bool many)
 {
 	uint32_t is = ATTACHED_SWITCHED;
 
-	if (r->side->state != RING_JOINED || r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES || used(r, pub_load(r)) != 0)
+	if (r->side->state != RING_JOINED || (!many && (r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES)) || used(r, pub_load(r)) != 0)
 		return false;
 	__atomic_compare_exchange_n(&r->h->attached, &is, ATTACHED_IDLE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	leaves(r, fd);

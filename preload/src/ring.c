@@ -11,6 +11,8 @@
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static struct ring rings[RINGS];
+static uint64_t slots[RINGS / 64]; /* a bit for each that is taken: the lowest one that is free is found in 64 words, however many there are */
+static uint32_t taken;
 uint64_t ring_memory; /* bytes of data of all rings of this process */
 static __thread uint32_t thread __attribute__((tls_model("initial-exec")));
 
@@ -39,7 +41,7 @@ uint64_t ring_now(void)
 /* each does something with the sides of all rings of this process. */
 static void each(void (*what)(struct ring_side *side))
 {
-	for (size_t i = 0; i < RINGS; i++)
+	for (unsigned i = ring_next(0); i < RINGS; i = ring_next(i + 1))
 		if (__atomic_load_n(&rings[i].used, __ATOMIC_SEQ_CST) == 1 && __atomic_load_n(&rings[i].refs, __ATOMIC_SEQ_CST))
 			what(rings[i].side);
 }
@@ -133,21 +135,65 @@ static bool afford(uint32_t size)
 	return false;
 }
 
+/* slot_take takes a slot. It is not used before it is whole: a call that is late in the ring that had it before finds nothing to release. */
+static struct ring *slot_take(void)
+{
+	for (unsigned w = 0; w < RINGS / 64; w++) {
+		uint64_t have = __atomic_load_n(&slots[w], __ATOMIC_RELAXED);
+
+		while (~have) {
+			unsigned bit = (unsigned)__builtin_ctzll(~have);
+
+			if (__atomic_compare_exchange_n(&slots[w], &have, have | 1ull << bit, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+				__atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
+				return &rings[w * 64 + bit];
+			}
+		}
+	}
+	return NULL;
+}
+
+static void slot_give(const struct ring *r)
+{
+	unsigned i = (unsigned)(r - rings);
+
+	__atomic_fetch_sub(&taken, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_and(&slots[i / 64], ~(1ull << i % 64), __ATOMIC_SEQ_CST);
+}
+
+/* ring_next is the first slot from one on that is taken, RINGS if none is. */
+unsigned ring_next(unsigned slot)
+{
+	for (; slot < RINGS; slot = (slot | 63) + 1) {
+		uint64_t have = __atomic_load_n(&slots[slot / 64], __ATOMIC_SEQ_CST) >> slot % 64;
+
+		if (have)
+			return slot + (unsigned)__builtin_ctzll(have);
+	}
+	return RINGS;
+}
+
+/* ring_many says whether this process has so many rings that none is to stay which nothing goes through. */
+bool ring_many(void)
+{
+	return __atomic_load_n(&taken, __ATOMIC_RELAXED) > RINGS_FEW;
+}
+
+/* ring_room says whether there is a slot for another one. */
+bool ring_room(void)
+{
+	return __atomic_load_n(&taken, __ATOMIC_RELAXED) < RINGS;
+}
+
 /* ring_map makes a slot for a memory file of RING_PAGE + size bytes. */
 static struct ring *ring_map(int memfd, uint32_t size)
 {
-	struct ring *r = NULL;
+	struct ring *r;
 	long memory, side;
 
 	if (!afford(size))
 		return NULL;
-
-	for (size_t i = 0; i < RINGS && !r; i++) {
-		uint32_t none = 0;
-
-		if (__atomic_compare_exchange_n(&rings[i].used, &none, 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-			r = &rings[i];
-	}
+	r = slot_take();
 	if (!r) {
 		give(size);
 		return NULL;
@@ -160,7 +206,7 @@ static struct ring *ring_map(int memfd, uint32_t size)
 		if (mapped(side))
 			SYS(munmap, side, RING_PAGE);
 		give(size);
-		__atomic_store_n(&r->used, 0, __ATOMIC_SEQ_CST);
+		slot_give(r);
 		return NULL;
 	}
 	r->size = size;
@@ -174,6 +220,7 @@ static struct ring *ring_map(int memfd, uint32_t size)
 	r->side->pays = 4;
 	r->side->holders[0] = (int32_t)births_process();
 	__atomic_store_n(&r->refs, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&r->used, 1, __ATOMIC_SEQ_CST);
 	return r;
 }
 
@@ -251,6 +298,7 @@ static void release(struct ring *r)
 	SYS(munmap, r->side, RING_PAGE);
 	give(r->size);
 	__atomic_store_n(&r->used, 0, __ATOMIC_SEQ_CST);
+	slot_give(r);
 }
 
 void ring_ref(struct ring *r)

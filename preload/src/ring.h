@@ -21,7 +21,9 @@
 #define RING_BYTES_LOOP (128u << 10) /* of an event loop that asks for room: it is to find no less than with TCP's least buffer */
 #define RING_BYTES_LEAST 4096u
 #define RING_BYTES_MOST (16u << 20)
-#define RINGS 512 /* of one process */
+#define RINGS 4096 /* of one process */
+#define RINGS_FEW 128 /* that may stay, small as they are, though nothing goes through them */
+#define RINGS_BYTES (512ull << 20) /* of data in all of them, unless the policy says otherwise */
 
 /* The memory that the two programs share, before the data. */
 struct ring_header {
@@ -138,7 +140,7 @@ enum reads {
 
 /* A ring as this process has it. Slots are used again, and never go away. */
 struct ring {
-	uint32_t used;	/* the slot */
+	uint32_t used;	/* 1: it is whole; 2: it is about to be taken away */
 	uint32_t users; /* calls that are in it */
 	uint32_t refs;	/* descriptors */
 	uint32_t size;
@@ -186,7 +188,10 @@ static inline uint64_t precise_now(void)
 /* ring.c */
 struct ring *ring_make(int end, uint32_t size, bool asked, int *memfd);
 struct ring *ring_take(int memfd);
+unsigned ring_next(unsigned slot);
 struct ring **ring_where(unsigned slot);
+bool ring_many(void);
+bool ring_room(void);
 bool ring_try(struct ring *r);
 extern uint64_t ring_memory;
 void ring_ref(struct ring *r);
@@ -480,7 +485,8 @@ void receive_arm(struct ring *r, int fd);
 void receive_no_more(struct ring *r);
 void send_mend(struct ring *r, int fd);
 
-bool receive_idle(struct ring *r, int fd);
+bool receive_idle(struct ring *r, int fd, bool many);
+bool send_idle(struct end *e, struct ring *r, int fd);
 
 /* Which handlers of signals end a call that waits. */
 enum ending {

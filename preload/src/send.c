@@ -517,6 +517,35 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 	return (ssize_t)all;
 }
 
+/*
+ * rests has a direction that has come back in-band try no ring again, or the same where its reader has left as nothing came: if that ring was small, or has carried
+ * little, it has to be seen anew that it is worth one. A connection that is used once in some seconds would have to make it for each use.
+ */
+static void rests(struct end *e, const struct ring *r)
+{
+	uint32_t answers = ANSWERS;
+
+	if (__atomic_load_n(&r->h->attached, __ATOMIC_RELAXED) != ATTACHED_IDLE) {
+		__atomic_store_n(&e->turned, TURNED_TRIED, __ATOMIC_RELAXED);
+	} else if (r->size < RING_BYTES || r->side->cursor < IDLE_BYTES) {
+		__atomic_store_n(&e->turns, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&e->turned, TURNED_NOT, __ATOMIC_RELAXED);
+		__atomic_compare_exchange_n(&e->answers, &answers, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	}
+}
+
+/* send_idle forgets a ring that its reader has left, with all bytes read, before there is something to send. False: it is to stay. The lock is held. */
+bool send_idle(struct end *e, struct ring *r, int fd)
+{
+	uint64_t pub = pub_load(r);
+
+	if (r->side->state != RING_JOINED || !(pub & PUB_READER_LEFT) || unread_bytes(r, pub) != 0)
+		return false;
+	end_out(r, fd);
+	rests(e, r);
+	return true;
+}
+
 /* end_send sends as sendmsg does. NOT_OURS: nothing was done, the descriptor is something else. */
 ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, int flags)
 {
@@ -560,8 +589,7 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 			} else {
 				n = ring_send(e, r, fd, &s, all, flags, &ended);
 				if (ended) {
-					if (__atomic_load_n(&r->h->attached, __ATOMIC_RELAXED) != ATTACHED_IDLE)
-						__atomic_store_n(&e->turned, TURNED_TRIED, __ATOMIC_RELAXED);
+					rests(e, r);
 					end_forget(&e->out, r);
 				}
 			}

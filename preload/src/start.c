@@ -107,6 +107,8 @@ __attribute__((constructor)) static void start(void)
 	v = getenv("GOSMC_RUN_MEMORY"); /* the limit that 'gosmc run' has found to be right here */
 	settings.memory = v ? strtoull(v, NULL, 10) : 0;
 	settings.queue = queue_of(settings.memory);
+	if (settings.memory == 0 || settings.memory > RINGS_BYTES)
+		settings.memory = RINGS_BYTES;
 	v = getenv("GOSMC_MEMORY");
 	if (v)
 		settings.memory = strtoull(v, NULL, 10);

@@ -98,7 +98,7 @@ bool offer(struct end *e, int fd, const struct span *s)
 
 	if (n > 1 && s->count > 1 && s->skip)
 		return false; /* parts are sent as the program has them, from the first on */
-	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || uring_seen() || !end_alone(e) || !end_is(fd, e) ||
+	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || !ring_room() || uring_seen() || !end_alone(e) || !end_is(fd, e) ||
 	    !gate_close(&e->sending))
 		return false;
 	r = ring_make(fd, size_of(e, s->left), __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);

@@ -10,7 +10,7 @@ import (
 // Cases of testdata/busy.c.
 var busyCases = []string{
 	"again", "edge", "edge-again", "writable", "gone", "oneshot", "poll", "select", "copy", "other", "nested", "polled",
-	"fork", "thread", "receiver", "poller", "reset", "exec", "signal",
+	"fork", "thread", "receiver", "poller", "reset", "exec", "signal", "many", "resting",
 }
 
 func busyProgram(t *testing.T) string {

@@ -5,6 +5,7 @@
 #include "moved.h"
 
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/time.h>
 
@@ -66,8 +67,8 @@ static bool known(int fd)
 	return syscall(SYS_ppoll, &p, 1, &patience, NULL, 0) == 1;
 }
 
-/* begin has both ends talk until they have rings, and are looked at. */
-static void begin(void)
+/* both makes the ends of a connection. */
+static void both(void)
 {
 	for (int i = 0; i < 100; i++) {
 		both_ends(&c, &s);
@@ -78,10 +79,13 @@ static void begin(void)
 	}
 	CHECK(as_it_should(s) && as_it_should(c));
 	CHECK(fcntl(c, F_SETFL, O_NONBLOCK) == 0 && fcntl(s, F_SETFL, O_NONBLOCK) == 0);
-	ec = epoll_create1(0);
-	es = epoll_create1(0);
-	CHECK(control(ec, EPOLL_CTL_ADD, c, EPOLLIN) == 0 && control(es, EPOLL_CTL_ADD, s, how) == 0);
-	for (int i = 0; i < TURNS; i++) {
+	CHECK(setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)) == 0); /* two writes in a row take TCP 40 ms */
+}
+
+/* talk has both ends take turns. */
+static void talk(int turns)
+{
+	for (int i = 0; i < turns; i++) {
 		put(c);
 		CHECK(told(es, PATIENCE) & EPOLLIN);
 		get(s);
@@ -89,6 +93,16 @@ static void begin(void)
 		CHECK(told_of(ec, c, PATIENCE) == EPOLLIN);
 		get(c);
 	}
+}
+
+/* begin has both ends talk until they have rings, and are looked at. */
+static void begin(void)
+{
+	both();
+	ec = epoll_create1(0);
+	es = epoll_create1(0);
+	CHECK(control(ec, EPOLL_CTL_ADD, c, EPOLLIN) == 0 && control(es, EPOLL_CTL_ADD, s, how) == 0);
+	talk(TURNS);
 	CHECK(mapped_rings() == (moved() ? 4 : 0)); /* each as its writer and as its reader has it */
 }
 
@@ -362,6 +376,106 @@ static void on_signal(void)
 	CHECK(epoll_wait(es, &ev, 1, -1) == -1 && errno == EINTR);
 }
 
+#define MANY 300 /* connections, with four rings each, as both ends are here */
+#define PART 50000
+
+static int many_c[MANY], many_s[MANY];
+
+/* large says whether this process has a ring for much. */
+static bool large(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	unsigned long from, to;
+	char line[512];
+	bool is = false;
+
+	while (fgets(line, sizeof(line), f))
+		is |= strstr(line, "gosmc-ring") && sscanf(line, "%lx-%lx", &from, &to) == 2 && to - from > 1 << 20;
+	fclose(f);
+	return is;
+}
+
+/* carry sends so many bytes, and receives them. */
+static void carry(int from, int to, int bytes)
+{
+	static unsigned char out[PART], in[PART];
+
+	for (int sent = 0, taken = 0; taken < bytes;) {
+		int part = bytes - sent < PART ? bytes - sent : PART;
+		ssize_t n;
+
+		for (int i = 0; i < part; i++)
+			out[i] = (unsigned char)((sent + i) * 7 + (sent + i) / 251);
+		n = part ? send(from, out, (size_t)part, MSG_DONTWAIT) : 0;
+		CHECK(n >= 0 || errno == EAGAIN);
+		sent += n > 0 ? (int)n : 0;
+		n = recv(to, in, sizeof(in), MSG_DONTWAIT);
+		CHECK(n > 0 || (n < 0 && errno == EAGAIN));
+		for (int i = 0; i < n; i++)
+			CHECK(in[i] == (unsigned char)((taken + i) * 7 + (taken + i) / 251));
+		taken += n > 0 ? (int)n : 0;
+	}
+}
+
+/* many has so many connections of event loops talk. */
+static void many(void)
+{
+	struct rlimit most;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &most) == 0);
+	most.rlim_cur = most.rlim_max;
+	CHECK(setrlimit(RLIMIT_NOFILE, &most) == 0 && most.rlim_max >= 3 * MANY);
+	ec = epoll_create1(0);
+	es = epoll_create1(0);
+	for (int i = 0; i < MANY; i++) {
+		both();
+		many_c[i] = c;
+		many_s[i] = s;
+		CHECK(control(ec, EPOLL_CTL_ADD, c, EPOLLIN) == 0 && control(es, EPOLL_CTL_ADD, s, how) == 0);
+		talk(TURNS);
+	}
+}
+
+/* on_many has much go over a connection that comes after many. */
+static void on_many(void)
+{
+	many();
+	both();
+	carry(c, s, 4 << 20);
+	CHECK(large() == moved());
+}
+
+/* on_resting has many be quiet, and go on. */
+static void on_resting(void)
+{
+	struct epoll_event ev;
+	int rested;
+
+	many();
+	CHECK(mapped_rings() > 0 || !moved());
+	for (int i = 0; mapped_rings() >= 8; i++)
+		CHECK(i < PATIENCE / 1500 && epoll_wait(i % 2 ? es : ec, &ev, 1, 1500) == 0);
+	rested = mapped_rings();
+	for (int i = 0; i < MANY; i++) {
+		c = many_c[i];
+		s = many_s[i];
+		put(c);
+		CHECK(known(s)); /* it is in-band */
+		get(s);
+		talk(3);
+		CHECK(i || mapped_rings() <= rested); /* and stays so until it has been used for a while */
+		talk(TURNS);
+		put(c);
+		CHECK(!moved() || hidden(s));
+		CHECK(told(es, PATIENCE) == EPOLLIN);
+		get(s);
+		if (i % 10 == 0) {
+			carry(c, s, 3 * PART);
+			carry(s, c, 3 * PART);
+		}
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -371,7 +485,7 @@ int main(int argc, char **argv)
 		{"again", on_again}, {"edge", on_edge}, {"edge-again", on_edge_again}, {"writable", on_writable}, {"gone", on_gone}, {"oneshot", on_oneshot},
 		{"poll", on_poll}, {"select", on_select}, {"copy", on_copy}, {"other", on_other}, {"nested", on_nested}, {"polled", on_polled},
 		{"fork", on_fork}, {"thread", on_thread}, {"receiver", on_receiver}, {"poller", on_poller}, {"reset", on_reset}, {"exec", on_exec},
-		{"signal", on_signal},
+		{"signal", on_signal}, {"many", on_many}, {"resting", on_resting},
 	};
 
 	for (size_t i = 0; argc > 1 && i < sizeof(cases) / sizeof(*cases); i++)
