@@ -10,8 +10,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
-
-	"github.com/gosmc/smc/internal/option"
 )
 
 // An Option is the programs of option.bpf.c, attached to a control group. They stay when it is closed.
@@ -19,7 +17,16 @@ type Option struct {
 	counters *ebpf.Map
 	links    map[string]link.Link
 	cgroup   string
-	Found    bool // the programs were attached already, and were exchanged for ours
+	parts    Parts
+	pairing  *Pairing // nil without
+	noPair   error    // the reason
+	Found    bool     // the programs were attached already, and were exchanged for ours
+}
+
+// Parts are the parts of the programs that are left out.
+type Parts struct {
+	NoOption  bool // TCP option 254 of SMC
+	NoPairing bool // pairing tokens
 }
 
 // optionPrograms are in the order in which they are attached: sockets can ask when all else is there.
@@ -35,17 +42,25 @@ var optionPrograms = []struct {
 // optionMaps are pinned with them.
 var optionMaps = []string{"wishes", "listeners", "quotas", "crowded", "counters"}
 
+// pairingMaps are pinned with them, and made where an earlier version has not pinned them.
+var pairingMaps = []string{"modes", "pairs", "secret", "names", "reports", "reported", "reporters", "pair_counters"}
+
 // formerMaps were pinned by earlier versions.
 var formerMaps = []string{"written"}
 
 func linkPin(pins, program string) string { return filepath.Join(pins, "link_"+program) }
 
-// AttachOption attaches the programs to a control group, for all processes in it and below, and
+// AttachOption is [Attach] of all parts.
+func AttachOption(cgroup, pins string) (*Option, error) { return Attach(cgroup, pins, Parts{}) }
+
+// Attach attaches the programs to a control group, for all processes in it and below, and
 // pins them in pins, which [PreparePins] has made. Programs that are pinned there already, of an
 // earlier process or version, are exchanged for these without a moment in which there are none, and
 // their knowledge of sockets stays. If some of the programs or maps are gone, or the maps have
 // another layout, all of it is made anew: sockets that asked before have not asked then.
-func AttachOption(cgroup, pins string) (*Option, error) {
+//
+// A kernel that cannot pair sockets is no error: [Option.Pairing] has the reason.
+func Attach(cgroup, pins string, parts Parts) (*Option, error) {
 	var group unix.Stat_t
 	if err := unix.Stat(cgroup, &group); err != nil {
 		return nil, fmt.Errorf("bpf: control group %s: %w", cgroup, err)
@@ -54,26 +69,19 @@ func AttachOption(cgroup, pins string) (*Option, error) {
 	if err := unix.Statfs(cgroup, &fs); err != nil || fs.Type != unix.CGROUP2_SUPER_MAGIC {
 		return nil, fmt.Errorf("bpf: %s is no control group of version 2", cgroup)
 	}
-	spec, err := load(optionObject)
-	if err != nil {
-		return nil, err
-	}
-	if err := spec.Variables["option_name"].Set(option.Name); err != nil {
-		return nil, fmt.Errorf("bpf: %w", err)
-	}
 	whole := complete(pins, group.Ino)
 	if !whole { // sockets that ended meanwhile are still counted
 		if err := DetachOption(pins); err != nil {
 			return nil, err
 		}
 	}
-	options := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
-	c, err := ebpf.NewCollectionWithOptions(spec, options)
+	o := &Option{links: make(map[string]link.Link), cgroup: cgroup, parts: parts}
+	c, err := o.load(pins)
 	if errors.Is(err, ebpf.ErrMapIncompatible) { // another version's
 		if err := DetachOption(pins); err != nil {
 			return nil, err
 		}
-		c, err = ebpf.NewCollectionWithOptions(spec, options)
+		c, err = o.load(pins)
 	}
 	if err != nil {
 		if !whole { // the maps are pinned before the verifier sees a program
@@ -82,24 +90,35 @@ func AttachOption(cgroup, pins string) (*Option, error) {
 		return nil, explain("load", err)
 	}
 	defer c.Close()
-	o := &Option{links: make(map[string]link.Link), cgroup: cgroup}
+	if err := o.attach(c, group.Ino, pins); err != nil {
+		o.Close()
+		if !o.Found { // half of them are of no use
+			_ = DetachOption(pins) // the first error is the reason
+		}
+		return nil, err
+	}
+	return o, nil
+}
+
+// attach attaches the programs of c, which may be in use by then if its error is not nil.
+func (o *Option) attach(c *ebpf.Collection, group uint64, pins string) (err error) {
+	if o.noPair == nil {
+		if o.pairing, err = newPairing(c.Maps); err != nil { // before any socket can ask
+			return err
+		}
+	}
 	for _, p := range optionPrograms {
-		l, found, err := attach(c.Programs[p.name], p.attach, cgroup, group.Ino, linkPin(pins, p.name))
+		l, found, err := attach(c.Programs[p.name], p.attach, o.cgroup, group, linkPin(pins, p.name))
 		if err != nil {
-			o.Close()
-			if !o.Found { // half of them are of no use
-				_ = DetachOption(pins) // the first error is the reason
-			}
-			return nil, err
+			return err
 		}
 		o.links[p.name] = l
 		o.Found = o.Found || found
 	}
 	if o.counters, err = c.Maps["counters"].Clone(); err != nil {
-		o.Close()
-		return nil, fmt.Errorf("bpf: %w", err)
+		return fmt.Errorf("bpf: %w", err)
 	}
-	return o, nil
+	return nil
 }
 
 // complete reports whether all programs are attached to a control group, and all maps are pinned with them.
@@ -188,7 +207,7 @@ func DetachOption(pins string) error {
 		}
 		l.Close()
 	}
-	for _, name := range slices.Concat(optionMaps, formerMaps) {
+	for _, name := range slices.Concat(optionMaps, pairingMaps, formerMaps) {
 		if err := os.Remove(filepath.Join(pins, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -205,6 +224,9 @@ func (o *Option) Attached() bool {
 	}
 	return true
 }
+
+// Parts returns the parts that were left out by request.
+func (o *Option) Parts() Parts { return o.parts }
 
 // Cgroup returns the control group that the programs are attached to.
 func (o *Option) Cgroup() string { return o.cgroup }
@@ -229,20 +251,24 @@ type OptionCounters struct {
 
 // Counters reads the counters.
 func (o *Option) Counters() (c OptionCounters, err error) {
-	// In the order of option.bpf.c, enum counter.
-	for key, sum := range []*uint64{
+	err = sumCounters(o.counters, // in the order of option.bpf.c, enum counter
 		&c.SYNSent, &c.SYNNoRoom, &c.SYNFastOpen, &c.SYNSigned, &c.SYNACKSent, &c.SYNACKCookie, &c.SYNACKNoRoom, &c.SYNACKExcluded,
-		&c.ClientBoth, &c.ClientAlone, &c.ServerBoth, &c.ServerAlone, &c.ListenersFull,
-	} {
+		&c.ClientBoth, &c.ClientAlone, &c.ServerBoth, &c.ServerAlone, &c.ListenersFull)
+	return c, err
+}
+
+// sumCounters adds what each processor has counted to the sums, which are in the order of the map.
+func sumCounters(counters *ebpf.Map, sums ...*uint64) error {
+	for key, sum := range sums {
 		var each []uint64 // by processor
-		if err := o.counters.Lookup(uint32(key), &each); err != nil {
-			return c, fmt.Errorf("bpf: counters: %w", err)
+		if err := counters.Lookup(uint32(key), &each); err != nil {
+			return fmt.Errorf("bpf: counters: %w", err)
 		}
 		for _, n := range each {
 			*sum += n
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // Close lets go of the programs, which stay attached.
@@ -250,5 +276,8 @@ func (o *Option) Close() {
 	closeAll(o.links)
 	if o.counters != nil {
 		o.counters.Close()
+	}
+	if o.pairing != nil {
+		o.pairing.Close()
 	}
 }

@@ -1,13 +1,16 @@
-// TCP option 254, the SMC option, on the SYN and SYN-ACK of sockets that asked for it: RFC 7609 p.92.
+// TCP option 254 on the SYN and SYN-ACK of sockets that asked for it: the SMC option, RFC 7609 p.92, and pairing tokens, token.h.
 //
 // Three programs, attached to the root of the control groups:
 //
-//	set    a socket asks by setsockopt(SOL_SMC, "SMCR"), before it connects or listens
+//	set    a socket asks by setsockopt(SOL_SMC, "SMCR" or "PAIR"), before it connects or listens
 //	get    ... and reads the outcome by getsockopt
-//	smc    writes the option on SYN and SYN-ACK, and looks for it on the peer's
+//	smc    writes the options on SYN and SYN-ACK, and looks for them on the peer's
 //
-// They keep the state of a socket in its storage: a struct wish, whose layout is in internal/option. Sockets that have
-// none are left alone: they get no callback, and no byte.
+// They keep the state of a socket in its storage: a struct wish, whose layout is in internal/option, and a struct pairing, whose
+// layout is in internal/pairing. Sockets that have none are left alone: they get no callback, and no byte.
+//
+// One program writes both options, as both are on one SYN: the SYN of Linux leaves 20 bytes, and they take 6 and 14. A socket asks for
+// either or both. What is said below of the option holds for the token too, if nothing else is said.
 //
 // The program writes a client's option if its socket asked. It writes a server's if the SYN had it and the listening
 // socket asked, and not on a SYN cookie. Connections with TCP Fast Open, MD5, AO or multipath TCP go without: their
@@ -32,6 +35,7 @@
 #define TCP_MD5SIG_EXT 32
 #define TCP_AO_ADD_KEY 38
 #define EEXIST 17 // asm-generic/errno-base.h
+#define ENOENT 2
 
 // Kinds of TCP options.
 #define KIND_MD5 19
@@ -41,8 +45,15 @@
 
 #define LAYOUT 1 // internal/option: Layout
 
-// The number of the socket option, internal/option: Name. Tests have one of their own.
+// The numbers of the socket options, internal/option: Name, internal/pairing: Name and ServiceNameOption. Tests have others.
 const volatile __u32 option_name = 0x534d4352;
+const volatile __u32 pairing_name = 0x50414952;
+const volatile __u32 service_option = 0x534d4e53;
+
+// Which of the options the programs know. The verifier does not look at the part for one that is off, so it may call functions that the
+// kernel does not have.
+const volatile __u8 with_option = 1;
+const volatile __u8 with_pairing = 1;
 
 #define FLAG_SYN 0x02
 #define FLAG_ACK 0x10
@@ -52,13 +63,14 @@ const volatile __u32 option_name = 0x534d4352;
 #define MAX_FOREIGN 4096
 
 enum state { NOT_ASKED, ASKED, LISTENING, SENT, BOTH, ALONE };                       // internal/option: State
-enum reason { NO_REASON, PEER_SILENT, NO_ROOM, FAST_OPEN, NOT_SENT, TOO_MANY, CROSSED, SIGNED }; // and Reason
+enum reason { NO_REASON, PEER_SILENT, NO_ROOM, FAST_OPEN, NOT_SENT, TOO_MANY, CROSSED, SIGNED, MIXED }; // and Reason
 
 enum flags {
 	OUR_WRITE = 1, // we turned the callback for options on, and nobody had before us
 	OUR_STATE = 2, // we turned the one for states on
 	COUNTED = 4,   // the listening socket is in listeners
 	KEYED = 8,     // the socket has keys for MD5 or AO
+	COUNTED_PORT = 16, // the listening socket is in modes
 };
 
 struct wish {
@@ -71,7 +83,7 @@ struct note {
 	__u32 user; // the user that asked, as the machine numbers users
 };
 
-// A listening socket hands a copy on to each connection that it makes. The memory of a note counts against its socket
+// Each socket that asked for anything has a note. A listening socket hands a copy on to each connection that it makes. The memory of a note counts against its socket
 // (net.core.optmem_max), so a user who makes many takes nothing from others.
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -80,47 +92,8 @@ struct {
 	__type(value, struct note);
 } wishes SEC(".maps");
 
-// An endpoint is where sockets listen: IPv4 as ::ffff:a.b.c.d, any address as zeros. With port 0 and whole 1 it is a
-// network namespace.
-struct endpoint {
-	__u64 netns; // its cookie
-	__u32 addr[4];
-	__u32 port; // host order
-	__u32 whole;
-};
-
-struct listening {
-	__u64 sockets;  // that asked and listen there; 0 for an entry that is being removed
-	__u64 answered; // not 0 after the first SYN-ACK with the option
-};
-
-// Where sockets that asked listen. A SYN-ACK is made for a request, which does not lead to its listening socket: that we
-// are called says that some program wants to write options there, and this that it was us. The quotas below keep each
-// user, and each network namespace, from filling it.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 262144);
-	__type(key, struct endpoint);
-	__type(value, struct listening);
-} listeners SEC(".maps");
-
-// How many sockets in listeners belong to one user but root, and to one network namespace but the first.
-#define USER_QUOTA 1024
-#define NETNS_QUOTA 16384
-
-// The sockets in listeners by user. A number from 65,536 on counts with all those that have the same upper 16 bits: such
-// are given to users in ranges of that size, for their user namespaces (subuid(5)).
-#define USERS 65536
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2 * USERS);
-	__type(key, __u32);
-	__type(value, __u64);
-} quotas SEC(".maps");
-
-// Requests whose SYN wants an answer that did not fit on the SYN-ACK, by the cookie that the connection inherits. Without
-// programs of others, which take 13 bytes or more of a SYN-ACK's options, there are none.
+// Requests whose SYN wants an answer that did not fit on the SYN-ACK, by the cookie that the connection inherits: enum mode of what
+// is missing. Without programs of others, which take of a SYN-ACK's options, there are none.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -158,6 +131,36 @@ static __always_inline void count(__u32 which) {
 		(*n)++;
 }
 
+enum pairing_counter {
+	TOKEN_SENT,      // SYNs with a token
+	TOKEN_ANSWERED,  // SYN-ACKs with a token
+	CLIENT_PAIRED,   // connections of clients that asked
+	CLIENT_UNPAIRED,
+	SERVER_PAIRED,
+	SERVER_UNPAIRED,
+	REPORTED,        // namespaces that were told to the agent
+	REPORT_LOST,
+	PAIRING_COUNTERS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PAIRING_COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} pair_counters SEC(".maps");
+
+static __always_inline void count_pairing(__u32 which) {
+	__u64 *n = bpf_map_lookup_elem(&pair_counters, &which);
+	if (n)
+		(*n)++;
+}
+
+#include "listeners.h"
+#include "siphash.h"
+#include "token.h"
+#include "namespace.h"
+
 // The option: kind, length, and "SMCR" in EBCDIC.
 struct smc_option {
 	__u8 kind, len, magic[4];
@@ -168,13 +171,13 @@ struct smc_option {
 // has_smc says whether the segment has the option: that at hand, or the SYN. As for Linux net/smc a longer one with
 // the same magic counts, if its length is even. The kernel is asked for half of the magic: it looks no further where
 // an experimental option, such as Fast Open's, is too short for the bytes that it is asked for.
-static __always_inline int has_smc(struct bpf_sock_ops *s, __u64 where) {
+static __noinline int has_smc(struct bpf_sock_ops *s, __u64 where) {
 	__u8 o[40] = { 254, 4, 0xe2, 0xd4 };
 	long n = bpf_load_hdr_opt(s, o, sizeof(o), where);
 	return n >= 6 && n % 2 == 0 && o[4] == 0xc3 && o[5] == 0xd9;
 }
 
-static __always_inline int has_kind(struct bpf_sock_ops *s, __u8 kind, __u64 where) {
+static __noinline int has_kind(struct bpf_sock_ops *s, __u8 kind, __u64 where) {
 	__u8 o[40] = { kind };
 	return bpf_load_hdr_opt(s, o, sizeof(o), where) > 0;
 }
@@ -198,7 +201,7 @@ static __always_inline int sends_data(struct bpf_sock_ops *s) {
 }
 
 // brought_data says whether the client's SYN had data: its IP header tells, as the kernel keeps no more of it.
-static __always_inline int brought_data(struct bpf_sock_ops *s) {
+static __noinline int brought_data(struct bpf_sock_ops *s) {
 	__u8 h[120];
 	long n = bpf_getsockopt(s, IPPROTO_TCP, TCP_BPF_SYN_IP, h, sizeof(h));
 	if (n < 40) // longer than h, by IPv6 extension headers
@@ -208,18 +211,37 @@ static __always_inline int brought_data(struct bpf_sock_ops *s) {
 	return (h[4] << 8 | h[5]) + 40 != n;
 }
 
-enum demand { NOTHING, EXCLUDED, ANSWER };
+// saved says whether the kernel has the SYN of a connection: it has not if it has answered it with a cookie.
+static __noinline int is_saved(struct bpf_sock_ops *s) {
+	__u8 tcp[20];
+	return bpf_getsockopt(s, IPPROTO_TCP, TCP_BPF_SYN, tcp, sizeof(tcp)) != -ENOENT;
+}
 
-// demand says which answer the client's SYN wants: the option, or none because the SYN has another one, or data, that does
-// not go together with it. The kernel has the SYN at hand for the first SYN-ACK, and afterwards the saved one. It is
-// the same SYN, so the answer that is written and the one that the server reads later cannot differ.
-static __always_inline enum demand demand(struct bpf_sock_ops *s) {
-	if (!has_smc(s, BPF_LOAD_HDR_OPT_TCP_SYN))
-		return NOTHING;
-	if (is_signed(s, BPF_LOAD_HDR_OPT_TCP_SYN) || has_kind(s, KIND_MPTCP, BPF_LOAD_HDR_OPT_TCP_SYN) ||
-	    has_fast_open(s, BPF_LOAD_HDR_OPT_TCP_SYN) || brought_data(s))
-		return EXCLUDED;
-	return ANSWER;
+// A demand is what the client's SYN wants.
+struct demand {
+	__u8 mode;     // enum mode: the options that it has
+	__u8 excluded; // it has another one, or data, that does not go together with them
+	__u8 foreign;  // it has a token of another kernel
+	__u64 token;   // with MODE_TOKEN
+};
+
+// read_demand reads which answer the SYN wants, and returns its mode. The kernel has the SYN at hand for the first SYN-ACK, and afterwards
+// the saved one. It is the same SYN, so the answer that is written and the one that the server reads later cannot differ.
+static __noinline int read_demand(struct bpf_sock_ops *s, struct demand *d) {
+	__builtin_memset(d, 0, sizeof(*d));
+	if (with_option && has_smc(s, BPF_LOAD_HDR_OPT_TCP_SYN))
+		d->mode |= MODE_SMC;
+	if (with_pairing) {
+		d->token = load_token(s, BPF_LOAD_HDR_OPT_TCP_SYN);
+		if (genuine(d->token, 0))
+			d->mode |= MODE_TOKEN;
+		else if (d->token)
+			d->foreign = 1;
+	}
+	if (d->mode && (is_signed(s, BPF_LOAD_HDR_OPT_TCP_SYN) || has_kind(s, KIND_MPTCP, BPF_LOAD_HDR_OPT_TCP_SYN) ||
+			has_fast_open(s, BPF_LOAD_HDR_OPT_TCP_SYN) || brought_data(s)))
+		d->excluded = 1;
+	return d->mode;
 }
 
 static __always_inline struct note *note_of(struct bpf_sock_ops *s) {
@@ -229,119 +251,29 @@ static __always_inline struct note *note_of(struct bpf_sock_ops *s) {
 	return bpf_sk_storage_get(&wishes, sk, 0, 0);
 }
 
-// wish_of returns the wish of a socket that asked.
-static __always_inline struct wish *wish_of(struct bpf_sock_ops *s) {
-	struct note *n = note_of(s);
-	return n && n->wish.state != NOT_ASKED ? &n->wish : 0;
-}
-
-static __always_inline void endpoint_of(struct bpf_sock_ops *s, struct endpoint *e, int any) {
-	__builtin_memset(e, 0, sizeof(*e));
-	e->netns = bpf_get_netns_cookie(s);
-	e->port = s->local_port;
-	if (any)
-		return;
-	if (s->family == AF_INET6) {
-		e->addr[0] = s->local_ip6[0];
-		e->addr[1] = s->local_ip6[1];
-		e->addr[2] = s->local_ip6[2];
-		e->addr[3] = s->local_ip6[3];
-	} else if (s->local_ip4) {
-		e->addr[2] = bpf_htonl(0xffff);
-		e->addr[3] = s->local_ip4;
-	}
-}
-
-// Where sockets that asked listen for the address of a request or connection: at this address, and at any.
-struct places {
-	struct listening *here, *any;
+// An asking is a socket that asked: its note, its wish for the SMC option, and its wish for a token. Either wish is 0 if there is none.
+struct asking {
+	struct note *note;
+	struct wish *smc;
+	struct pairing *token;
 };
 
-// places_of says whether there is one. The compiler may not see that an or of pointers would do, which the kernel refuses.
-static __always_inline int places_of(struct bpf_sock_ops *s, struct places *p) {
-	struct endpoint e;
-	int found = 0;
-	endpoint_of(s, &e, 0);
-	p->here = bpf_map_lookup_elem(&listeners, &e);
-	if (p->here)
-		found = 1;
-	asm volatile("" : "+r"(found));
-	endpoint_of(s, &e, 1);
-	p->any = bpf_map_lookup_elem(&listeners, &e);
-	if (p->any)
-		found = 1;
-	return found;
-}
-
-// enter counts a socket at an endpoint, up to a limit. An entry without sockets is about to be removed: the next one is made
-// when it is gone.
-static __always_inline int enter(struct endpoint *e, __u64 limit) {
-	struct listening first = { .sockets = 1 }, *l;
-	for (int i = 0; i < 64; i++) {
-		__u64 n;
-		l = bpf_map_lookup_elem(&listeners, e);
-		if (!l) {
-			long err = bpf_map_update_elem(&listeners, e, &first, BPF_NOEXIST);
-			if (err == -EEXIST) // another one was there first
-				continue;
-			return !err;
-		}
-		n = l->sockets;
-		if (n >= limit)
-			return 0;
-		if (n && __sync_val_compare_and_swap(&l->sockets, n, n + 1) == n)
-			return 1;
+// asking_of says whether a socket asked for anything.
+static __always_inline int asking_of(struct bpf_sock_ops *s, struct asking *a) {
+	struct bpf_sock *sk = s->sk;
+	a->smc = 0;
+	a->token = 0;
+	a->note = note_of(s);
+	if (!a->note)
+		return 0;
+	if (a->note->wish.state != NOT_ASKED)
+		a->smc = &a->note->wish;
+	if (with_pairing && sk) {
+		struct pairing *p = bpf_sk_storage_get(&pairs, sk, 0, 0);
+		if (p && p->state != P_NOT_ASKED)
+			a->token = p;
 	}
-	return 0;
-}
-
-static __always_inline void leave(struct endpoint *e) {
-	struct listening *l = bpf_map_lookup_elem(&listeners, e);
-	if (l && __sync_fetch_and_add(&l->sockets, -1) == 1)
-		bpf_map_delete_elem(&listeners, e);
-}
-
-static __always_inline __u64 *quota_of(__u32 user) {
-	__u32 key = user < USERS ? user : USERS + (user >> 16);
-	return bpf_map_lookup_elem(&quotas, &key);
-}
-
-// limited says whether a network namespace has a quota, and makes its endpoint.
-static __always_inline int limited(struct bpf_sock_ops *s, struct endpoint *e) {
-	__builtin_memset(e, 0, sizeof(*e));
-	e->netns = bpf_get_netns_cookie(s);
-	e->whole = 1;
-	return e->netns != bpf_get_netns_cookie(0);
-}
-
-// book counts a listening socket for its user, its network namespace and its endpoint, or for none of them.
-static __always_inline int book(struct bpf_sock_ops *s, __u32 user) {
-	struct endpoint e;
-	__u64 *n = quota_of(user);
-	if (user && n && __sync_fetch_and_add(n, 1) >= USER_QUOTA)
-		goto full;
-	if (limited(s, &e) && !enter(&e, NETNS_QUOTA))
-		goto full;
-	endpoint_of(s, &e, 0);
-	if (enter(&e, (__u64)-1))
-		return 1;
-	if (limited(s, &e))
-		leave(&e);
-full:
-	if (user && n)
-		__sync_fetch_and_add(n, -1);
-	return 0;
-}
-
-static __always_inline void unbook(struct bpf_sock_ops *s, __u32 user) {
-	struct endpoint e;
-	__u64 *n = quota_of(user);
-	endpoint_of(s, &e, 0);
-	leave(&e);
-	if (limited(s, &e))
-		leave(&e);
-	if (user && n)
-		__sync_fetch_and_add(n, -1);
+	return a->smc || a->token;
 }
 
 // callbacks turns on the callbacks that we need, and notes those that nobody had turned on before.
@@ -373,106 +305,167 @@ static __always_inline long keep_syn(struct bpf_sock_ops *s) {
 	return bpf_setsockopt(s, IPPROTO_TCP, TCP_SAVE_SYN, &one, sizeof(one));
 }
 
+// refuse has a listening socket go without what it asked for.
+static __always_inline void refuse(struct asking *a, int mode, __u8 reason, __u8 cause) {
+	if (a->smc && mode & MODE_SMC)
+		a->smc->reason = reason;
+	if (a->token && mode & MODE_TOKEN)
+		a->token->cause = cause;
+}
+
+// ask_again has a socket ask that was connected, or listened, before.
+static __always_inline void ask_again(struct asking *a) {
+	if (a->smc) {
+		a->smc->state = ASKED;
+		a->smc->reason = NO_REASON;
+	}
+	if (a->token) {
+		a->token->state = P_ASKED;
+		a->token->cause = P_NO_CAUSE;
+		a->token->mine = a->token->theirs = 0;
+	}
+}
+
 static __always_inline void on_listen(struct bpf_sock_ops *s) {
-	struct note *n = note_of(s);
-	struct wish *w;
-	if (!n || n->wish.state != ASKED)
+	struct asking a;
+	int asked = 0, mode;
+	if (!asking_of(s, &a))
 		return;
-	w = &n->wish;
-	w->reason = NO_REASON;
+	ask_again(&a);
+	if (a.smc)
+		asked |= MODE_SMC;
+	if (a.token)
+		asked |= MODE_TOKEN;
 	if (keep_syn(s)) {
-		w->reason = NOT_SENT;
+		refuse(&a, asked, NOT_SENT, P_NOT_SENT);
 		return;
 	}
-	if (!book(s, n->user)) {
-		w->reason = TOO_MANY;
+	mode = join(s, asked);
+	refuse(&a, asked & ~mode, MIXED, P_MIXED);
+	if (!mode)
+		return;
+	if (!book(s, a.note->user)) {
+		part(s);
+		refuse(&a, mode, TOO_MANY, P_TOO_MANY);
 		count(LISTENERS_FULL);
 		return;
 	}
-	w->state = LISTENING;
-	w->flags |= COUNTED;
-	callbacks(s, w, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG);
+	if (a.smc && mode & MODE_SMC)
+		a.smc->state = LISTENING;
+	if (a.token && mode & MODE_TOKEN)
+		a.token->state = P_LISTENING;
+	a.note->wish.flags |= COUNTED | COUNTED_PORT;
+	callbacks(s, &a.note->wish, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG);
 }
 
 // on_state waits for listening sockets to end.
 static __always_inline void on_state(struct bpf_sock_ops *s) {
-	struct note *n;
-	if (s->args[0] != BPF_TCP_LISTEN)
+	struct asking a;
+	__u8 flags;
+	if (s->args[0] != BPF_TCP_LISTEN || !asking_of(s, &a))
 		return;
-	n = note_of(s);
-	if (!n || !(n->wish.flags & COUNTED))
+	flags = a.note->wish.flags;
+	a.note->wish.flags &= ~(COUNTED | COUNTED_PORT);
+	if (!(flags & COUNTED))
 		return;
-	n->wish.flags &= ~COUNTED;
-	n->wish.state = ASKED; // the socket may listen again
-	unbook(s, n->user);
+	ask_again(&a); // the socket may listen again
+	unbook(s, a.note->user);
+	if (flags & COUNTED_PORT)
+		part(s);
 }
 
+// on_connect makes a socket ask, again if it was connected before.
 static __always_inline void on_connect(struct bpf_sock_ops *s) {
-	struct wish *w = wish_of(s);
-	if (!w || w->state == LISTENING)
+	struct asking a;
+	if (!asking_of(s, &a))
 		return;
-	w->state = ASKED; // a socket can connect again after it has failed to
-	w->reason = NO_REASON;
-	if (w->flags & KEYED) {
-		w->reason = SIGNED;
-		count(SYN_SIGNED);
+	ask_again(&a);
+	if (a.note->wish.flags & KEYED) {
+		refuse(&a, MODE_SMC | MODE_TOKEN, SIGNED, P_SIGNED);
+		if (a.smc)
+			count(SYN_SIGNED);
 		return;
 	}
-	callbacks(s, w, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	callbacks(s, &a.note->wish, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 }
 
-// crowd notes that an answer did not fit, for this request.
-static __always_inline void crowd(struct bpf_sock_ops *s) {
+// crowd notes that answers did not fit, for this request.
+static __noinline void crowd(struct bpf_sock_ops *s, __u8 missing) {
 	__u64 cookie = bpf_get_socket_cookie(s);
-	__u8 yes = 1;
-	bpf_map_update_elem(&crowded, &cookie, &yes, BPF_ANY);
-	count(SYNACK_NO_ROOM);
+	__u8 *before = bpf_map_lookup_elem(&crowded, &cookie);
+	if (before)
+		missing |= *before;
+	bpf_map_update_elem(&crowded, &cookie, &missing, BPF_ANY);
+	if (missing & MODE_SMC)
+		count(SYNACK_NO_ROOM);
 }
 
-static __always_inline int was_crowded(struct bpf_sock_ops *s) {
+static __noinline int crowded_out(struct bpf_sock_ops *s) {
 	__u64 cookie = bpf_get_socket_cookie(s);
-	return bpf_map_lookup_elem(&crowded, &cookie) != 0;
+	__u8 *missing = bpf_map_lookup_elem(&crowded, &cookie);
+	return missing ? *missing : 0;
 }
 
-// synack_wanted says whether the SYN-ACK for a request gets the option.
-static __always_inline int synack_wanted(struct bpf_sock_ops *s, struct places *p, int counting) {
-	enum demand d;
+// synack_mode returns which options the SYN-ACK for a request gets.
+static __always_inline int synack_mode(struct bpf_sock_ops *s, struct places *p, struct demand *d, int counting) {
+	int smc;
 	if (s->is_fullsock) // both ends have connected to each other
 		return 0;
-	d = demand(s);
-	if (d == NOTHING)
+	if (!read_demand(s, d))
 		return 0;
 	if (!places_of(s, p))
 		return 0;
+	smc = d->mode & MODE_SMC;
 	if (s->args[0] == BPF_WRITE_HDR_TCP_SYNACK_COOKIE) {
-		if (counting)
+		if (counting && smc)
 			count(SYNACK_COOKIE);
 		return 0;
 	}
-	if (d == EXCLUDED) {
-		if (counting)
+	if (d->excluded) {
+		if (counting && smc)
 			count(SYNACK_EXCLUDED);
 		return 0;
 	}
-	return !was_crowded(s);
+	return d->mode & mode_of(s) & ~crowded_out(s);
+}
+
+static __always_inline int may_send_smc(struct wish *w) {
+	return w && (w->state == ASKED || w->state == SENT) && w->reason != SIGNED;
+}
+
+// may_send_token is true for the first SYN only. A firewall may drop segments with options that it does not know, and a SYN that is sent again
+// has one less.
+static __always_inline int may_send_token(struct pairing *p) {
+	return p && p->state == P_ASKED && p->cause == P_NO_CAUSE;
 }
 
 static __always_inline void on_length(struct bpf_sock_ops *s) {
-	struct wish *w;
+	struct asking a;
 	if (!(s->skb_tcp_flags & FLAG_SYN))
 		return;
 	if (s->skb_tcp_flags & FLAG_ACK) {
 		struct places p;
-		if (synack_wanted(s, &p, 1) && bpf_reserve_hdr_opt(s, sizeof(struct smc_option), 0))
-			crowd(s);
+		struct demand d;
+		int mode = synack_mode(s, &p, &d, 1), missing = 0;
+		if (mode & MODE_SMC && bpf_reserve_hdr_opt(s, sizeof(struct smc_option), 0))
+			missing |= MODE_SMC;
+		if (mode & MODE_TOKEN && bpf_reserve_hdr_opt(s, sizeof(struct token_option), 0))
+			missing |= MODE_TOKEN;
+		if (missing)
+			crowd(s, missing);
 		return;
 	}
-	w = wish_of(s);
-	if (!w || (w->state != ASKED && w->state != SENT) || w->reason == SIGNED)
+	if (!asking_of(s, &a))
 		return;
-	if (bpf_reserve_hdr_opt(s, sizeof(struct smc_option), 0)) {
-		w->reason = NO_ROOM;
+	if (may_send_smc(a.smc) && bpf_reserve_hdr_opt(s, sizeof(struct smc_option), 0)) {
+		a.smc->reason = NO_ROOM;
 		count(SYN_NO_ROOM);
+	}
+	if (may_send_token(a.token)) {
+		if (bpf_reserve_hdr_opt(s, sizeof(struct token_option), 0))
+			a.token->cause = P_NO_ROOM;
+	} else if (a.token && a.token->state == P_SENT) {
+		a.token->cause = P_SENT_AGAIN;
 	}
 }
 
@@ -484,40 +477,43 @@ static __always_inline int store(struct bpf_sock_ops *s) {
 	return !err || err == -EEXIST;
 }
 
-// on_write writes the option. A client's state stays SENT when a SYN that is sent again has no option: the peer answers
-// with it only to one that had it.
-static __always_inline void on_write(struct bpf_sock_ops *s) {
-	struct wish *w;
-	if (!(s->skb_tcp_flags & FLAG_SYN))
+// sequence_of returns the sequence number of the segment that is being written.
+static __always_inline __u32 sequence_of(struct bpf_sock_ops *s) {
+	__u8 *tcp = s->skb_data;
+	if (tcp + 20 > (__u8 *)s->skb_data_end)
+		return 0;
+	return (__u32)tcp[4] << 24 | tcp[5] << 16 | tcp[6] << 8 | tcp[7];
+}
+
+static __always_inline void write_synack(struct bpf_sock_ops *s) {
+	struct places p;
+	struct demand d;
+	int mode = synack_mode(s, &p, &d, 0), missing = 0;
+	if (!mode)
 		return;
-	if (s->skb_tcp_flags & FLAG_ACK) {
-		struct places p;
-		if (!synack_wanted(s, &p, 0))
-			return;
-		if (!store(s)) {
-			crowd(s);
-			return;
-		}
-		if (p.here && !p.here->answered)
-			p.here->answered = 1;
-		if (p.any && !p.any->answered)
-			p.any->answered = 1;
-		count(SYNACK_SENT);
-		return;
+	if (mode & MODE_SMC) {
+		if (store(s))
+			count(SYNACK_SENT);
+		else
+			missing |= MODE_SMC;
 	}
-	w = wish_of(s);
-	if (!w || (w->state != ASKED && w->state != SENT) || w->reason == NO_ROOM)
-		return;
-	if (is_signed(s, 0)) { // the keys are older than the programs
-		w->reason = SIGNED;
-		count(SYN_SIGNED);
-		return;
+	if (mode & MODE_TOKEN) {
+		if (!store_token(s, answer_token(s, d.token, sequence_of(s))))
+			count_pairing(TOKEN_ANSWERED);
+		else
+			missing |= MODE_TOKEN;
 	}
-	if (has_fast_open(s, 0) || sends_data(s)) {
-		w->reason = FAST_OPEN;
-		count(SYN_FAST_OPEN);
+	if (missing)
+		crowd(s, missing);
+	if (mode == missing)
 		return;
-	}
+	if (p.here && !p.here->answered)
+		p.here->answered = 1;
+	if (p.any && !p.any->answered)
+		p.any->answered = 1;
+}
+
+static __always_inline void write_smc(struct bpf_sock_ops *s, struct wish *w) {
 	if (!store(s)) {
 		w->reason = NO_ROOM;
 		count(SYN_NO_ROOM);
@@ -528,15 +524,76 @@ static __always_inline void on_write(struct bpf_sock_ops *s) {
 	count(SYN_SENT);
 }
 
+static __always_inline void write_token(struct bpf_sock_ops *s, struct pairing *p) {
+	__u64 token = new_token(s);
+	if (!token || store_token(s, token)) {
+		p->cause = P_NO_ROOM;
+		return;
+	}
+	p->mine = token;
+	p->state = P_SENT;
+	count_pairing(TOKEN_SENT);
+}
+
+// on_write writes the options. A client's state stays SENT when a SYN that is sent again has no option: the peer answers
+// with it only to one that had it.
+static __always_inline void on_write(struct bpf_sock_ops *s) {
+	struct asking a;
+	int mode = 0;
+	if (!(s->skb_tcp_flags & FLAG_SYN))
+		return;
+	if (s->skb_tcp_flags & FLAG_ACK) {
+		write_synack(s);
+		return;
+	}
+	if (!asking_of(s, &a))
+		return;
+	if (may_send_smc(a.smc) && a.smc->reason != NO_ROOM)
+		mode |= MODE_SMC;
+	if (may_send_token(a.token))
+		mode |= MODE_TOKEN;
+	if (!mode)
+		return;
+	if (is_signed(s, 0)) { // the keys are older than the programs
+		refuse(&a, mode, SIGNED, P_SIGNED);
+		if (mode & MODE_SMC)
+			count(SYN_SIGNED);
+		return;
+	}
+	if (has_fast_open(s, 0) || sends_data(s)) {
+		refuse(&a, mode, FAST_OPEN, P_FAST_OPEN);
+		if (mode & MODE_SMC)
+			count(SYN_FAST_OPEN);
+		return;
+	}
+	if (a.smc && mode & MODE_SMC)
+		write_smc(s, a.smc);
+	if (a.token && mode & MODE_TOKEN)
+		write_token(s, a.token);
+}
+
 static __always_inline void alone(struct wish *w, __u8 reason) {
 	w->state = ALONE;
 	if (w->reason == NO_REASON)
 		w->reason = reason;
 }
 
-static __always_inline void on_active(struct bpf_sock_ops *s) {
-	struct wish *w = wish_of(s);
-	if (!w || (w->state != ASKED && w->state != SENT))
+static __always_inline void unpaired(struct pairing *p, __u8 cause) {
+	p->state = P_ALONE;
+	p->mine = p->theirs = 0;
+	if (p->cause == P_NO_CAUSE)
+		p->cause = cause;
+}
+
+static __always_inline void paired(struct pairing *p, __u64 mine, __u64 theirs) {
+	p->mine = mine;
+	p->theirs = theirs;
+	p->cause = P_NO_CAUSE;
+	p->state = P_PAIRED;
+}
+
+static __always_inline void client_smc(struct bpf_sock_ops *s, struct wish *w) {
+	if (w->state != ASKED && w->state != SENT)
 		return;
 	if (w->state == SENT && has_smc(s, 0)) {
 		w->state = BOTH;
@@ -546,41 +603,94 @@ static __always_inline void on_active(struct bpf_sock_ops *s) {
 		alone(w, PEER_SILENT);
 		count(CLIENT_ALONE);
 	}
-	quiet(s, w);
 }
 
-// answered says whether the SYN-ACK of a connection had the option, whose SYN demands it. Before the first answer of an
-// endpoint it had not: a program of others has turned our callbacks off when the socket began to listen.
+// client_token also takes an answer to the first SYN after the second one was sent: the server answers the first, which it has saved.
+static __always_inline void client_token(struct bpf_sock_ops *s, struct pairing *p) {
+	__u64 theirs = p->state == P_SENT ? load_token(s, 0) : 0;
+	if (theirs && genuine(theirs, p->mine)) {
+		paired(p, p->mine, theirs);
+		count_pairing(CLIENT_PAIRED);
+		return;
+	}
+	if (theirs)
+		p->cause = P_OTHER_KERNEL;
+	unpaired(p, P_PEER_SILENT);
+	count_pairing(CLIENT_UNPAIRED);
+}
+
+static __always_inline void on_active(struct bpf_sock_ops *s) {
+	struct asking a;
+	if (!asking_of(s, &a))
+		return;
+	if (a.smc)
+		client_smc(s, a.smc);
+	if (a.token)
+		client_token(s, a.token);
+	quiet(s, &a.note->wish);
+}
+
+// answered returns which options the SYN-ACK of a connection had, whose SYN demands them. Before the first answer of an
+// endpoint it had none: a program of others has turned our callbacks off when the socket began to listen.
 static __always_inline int answered(struct bpf_sock_ops *s) {
 	__u64 cookie = bpf_get_socket_cookie(s);
+	int missing = crowded_out(s);
 	struct places p;
-	if (!bpf_map_delete_elem(&crowded, &cookie))
-		return 0;
+	if (missing)
+		bpf_map_delete_elem(&crowded, &cookie);
 	places_of(s, &p);
-	return (p.here && p.here->answered) || (p.any && p.any->answered);
+	if (!(p.here && p.here->answered) && !(p.any && p.any->answered))
+		return 0;
+	return mode_of(s) & ~missing;
+}
+
+static __always_inline void server_smc(struct wish *w, struct demand *d, int answer) {
+	if (w->state == LISTENING && d->mode & answer & MODE_SMC) {
+		w->state = BOTH;
+		count(SERVER_BOTH);
+		return;
+	}
+	if (w->state != LISTENING) {
+		alone(w, CROSSED);
+		return;
+	}
+	alone(w, d->mode & MODE_SMC ? NOT_SENT : PEER_SILENT);
+	count(SERVER_ALONE);
+}
+
+static __always_inline void server_token(struct bpf_sock_ops *s, struct pairing *p, struct demand *d, int answer) {
+	if (p->state == P_LISTENING && d->mode & answer & MODE_TOKEN) {
+		paired(p, answer_token(s, d->token, s->snd_una - 1), d->token);
+		count_pairing(SERVER_PAIRED);
+		return;
+	}
+	if (p->state != P_LISTENING) {
+		unpaired(p, P_CROSSED);
+		return;
+	}
+	if (d->mode & MODE_TOKEN)
+		unpaired(p, P_NOT_SENT);
+	else if (d->foreign)
+		unpaired(p, P_OTHER_KERNEL);
+	else
+		unpaired(p, is_saved(s) ? P_PEER_SILENT : P_COOKIE);
+	count_pairing(SERVER_UNPAIRED);
 }
 
 static __always_inline void on_passive(struct bpf_sock_ops *s) {
-	struct wish *w = wish_of(s);
-	enum demand d;
-	if (!w)
+	struct asking a;
+	struct demand d;
+	int answer = 0;
+	if (!asking_of(s, &a))
 		return;
-	if (w->state != LISTENING) {
-		if (w->state == ASKED || w->state == SENT)
-			alone(w, CROSSED);
-		quiet(s, w);
-		return;
-	}
-	w->flags &= ~COUNTED; // that was the listening socket
-	d = demand(s);
-	if (d == ANSWER && answered(s)) {
-		w->state = BOTH;
-		count(SERVER_BOTH);
-	} else {
-		alone(w, d == NOTHING ? PEER_SILENT : NOT_SENT);
-		count(SERVER_ALONE);
-	}
-	quiet(s, w);
+	a.note->wish.flags &= ~(COUNTED | COUNTED_PORT); // that was the listening socket
+	if (read_demand(s, &d) && !d.excluded)
+		answer = answered(s);
+	if (a.smc)
+		server_smc(a.smc, &d, answer);
+	if (a.token)
+		server_token(s, a.token, &d, answer);
+	quiet(s, &a.note->wish);
 }
 
 SEC("sockops")
@@ -611,10 +721,19 @@ int smc(struct bpf_sock_ops *s) {
 	return 1;
 }
 
-// ours says whether a socket option is the one by which sockets ask.
-static __always_inline int ours(struct bpf_sockopt *c) {
-	return c->level == SOL_SMC && c->optname == option_name && c->sk && c->sk->protocol == IPPROTO_TCP &&
-	       (c->sk->family == AF_INET || c->sk->family == AF_INET6);
+// An option_kind is one of the socket options that are ours.
+enum option_kind { FOREIGN, SMC, TOKEN, SERVICE_NAME };
+
+static __always_inline enum option_kind kind_of(struct bpf_sockopt *c) {
+	if (c->level != SOL_SMC || !c->sk || c->sk->protocol != IPPROTO_TCP || (c->sk->family != AF_INET && c->sk->family != AF_INET6))
+		return FOREIGN;
+	if (with_option && c->optname == option_name)
+		return SMC;
+	if (with_pairing && c->optname == pairing_name)
+		return TOKEN;
+	if (with_pairing && c->optname == service_option)
+		return SERVICE_NAME;
+	return FOREIGN;
 }
 
 // foreign leaves a socket option as it was.
@@ -657,11 +776,13 @@ static __always_inline int of_tcp(struct bpf_sockopt *c) {
 // set returns 0, which the caller sees as EPERM, for a socket that has connected or listens.
 SEC("cgroup/setsockopt")
 int set(struct bpf_sockopt *c) {
+	enum option_kind kind;
 	struct note *n;
 	__u32 *value;
 	if (c->level == IPPROTO_TCP)
 		return of_tcp(c);
-	if (!ours(c))
+	kind = kind_of(c);
+	if (kind != SMC && kind != TOKEN)
 		return foreign(c);
 	value = c->optval;
 	if (value + 1 > (__u32 *)c->optval_end || c->sk->state != BPF_TCP_CLOSE)
@@ -669,27 +790,74 @@ int set(struct bpf_sockopt *c) {
 	n = note_on(c);
 	if (!n)
 		return 0;
-	n->wish.state = *value ? ASKED : NOT_ASKED;
-	n->wish.reason = NO_REASON;
+	if (kind == TOKEN) {
+		struct pairing fresh = { .layout = PAIRING_LAYOUT }, *p;
+		p = bpf_sk_storage_get(&pairs, c->sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+		if (!p)
+			return 0;
+		p->state = *value ? P_ASKED : P_NOT_ASKED;
+		p->cause = P_NO_CAUSE;
+		p->mine = p->theirs = 0;
+		if (*value)
+			report_namespace(c);
+	} else {
+		n->wish.state = *value ? ASKED : NOT_ASKED;
+		n->wish.reason = NO_REASON;
+	}
 	n->user = bpf_get_current_uid_gid();
 	c->optlen = -1; // the kernel knows nothing of this option
 	return 1;
+}
+
+// answer_option is the end of an answer to getsockopt.
+static __always_inline int answer_option(struct bpf_sockopt *c, __s32 size) {
+	*(volatile __s32 *)&c->optlen = size; // one by one: a store of both at once is refused
+	*(volatile __s32 *)&c->retval = 0;
+	return 1;
+}
+
+static __always_inline int get_pairing(struct bpf_sockopt *c) {
+	struct pairing none = { .layout = PAIRING_LAYOUT }, *value = c->optval, *p;
+	if (value + 1 > (struct pairing *)c->optval_end)
+		return 0;
+	p = bpf_sk_storage_get(&pairs, c->sk, 0, 0);
+	*value = p ? *p : none;
+	return answer_option(c, sizeof(*value));
+}
+
+static __always_inline int get_service_name(struct bpf_sockopt *c) {
+	struct service_name none = {}, *value = c->optval, *name;
+	__u64 netns;
+	if (value + 1 > (struct service_name *)c->optval_end)
+		return 0;
+	netns = bpf_get_netns_cookie(c);
+	name = bpf_map_lookup_elem(&names, &netns);
+	if (!name)
+		report_namespace(c);
+	*value = name ? *name : none;
+	return answer_option(c, sizeof(*value));
 }
 
 SEC("cgroup/getsockopt")
 int get(struct bpf_sockopt *c) {
 	struct wish none = { .layout = LAYOUT }, *value;
 	struct note *n;
-	if (!ours(c))
+	switch (kind_of(c)) {
+	case SMC:
+		break;
+	case TOKEN:
+		return get_pairing(c);
+	case SERVICE_NAME:
+		return get_service_name(c);
+	default:
 		return foreign(c);
+	}
 	value = c->optval;
 	if (value + 1 > (struct wish *)c->optval_end)
 		return 0;
 	n = bpf_sk_storage_get(&wishes, c->sk, 0, 0);
 	*value = n ? n->wish : none;
-	*(volatile __s32 *)&c->optlen = sizeof(*value); // one by one: a store of both at once is refused
-	*(volatile __s32 *)&c->retval = 0;
-	return 1;
+	return answer_option(c, sizeof(*value));
 }
 
 char terms[] SEC("license") = "Apache-2.0";

@@ -26,6 +26,7 @@ type agentFlags struct {
 	users, groups        []string
 	everyone             bool
 	noOption, noPort     bool
+	noPairing            bool
 	status, detach, json bool
 }
 
@@ -45,6 +46,8 @@ func newAgentCommand() *cobra.Command {
 
 - TCP option 254, by which peers on other hosts learn that a program speaks SMC. Programs in the kernel (eBPF) put it
   on the SYN and SYN-ACK of sockets that ask for it, and of no others. Any program may ask.
+- Pairing tokens, in a second option of the kind, by which the kernel says which two sockets of this machine are one
+  connection, across users, network namespaces and translated addresses. Any program may ask.
 - UDP port 4791, which belongs to one socket of an address. Every program that asks gets one of its own, and its
   packets come straight to it. Root may ask, and those that --user, --group and --everyone let in.
 
@@ -62,8 +65,8 @@ Exit status: 0 when interrupted, 1 if something is missing, which it names; with
 			switch {
 			case f.status && f.detach:
 				return usagef("--status and --detach exclude each other")
-			case f.noOption && f.noPort:
-				return usagef("with --no-option and --no-port there is nothing to do")
+			case f.noOption && f.noPairing && f.noPort:
+				return usagef("with --no-option, --no-pairing and --no-port there is nothing to do")
 			case f.status:
 				return f.showStatus(cmd)
 			case f.detach:
@@ -81,9 +84,10 @@ Exit status: 0 when interrupted, 1 if something is missing, which it names; with
 	fl.StringSliceVar(&f.groups, "group", nil, "`groups` whose members may")
 	fl.BoolVar(&f.everyone, "everyone", false, "every user may")
 	fl.BoolVar(&f.noOption, "no-option", false, "do not attach programs for TCP option 254")
+	fl.BoolVar(&f.noPairing, "no-pairing", false, "do not pair sockets")
 	fl.BoolVar(&f.noPort, "no-port", false, "do not share ports")
 	fl.BoolVar(&f.status, "status", false, "show what the agent at the socket does, and end")
-	fl.BoolVar(&f.detach, "detach", false, "take the programs for TCP option 254 away, and end")
+	fl.BoolVar(&f.detach, "detach", false, "take the programs for TCP option 254 and pairing away, and end")
 	fl.BoolVar(&f.json, "json", false, "log, or show the status, as JSON")
 	return cmd
 }
@@ -106,7 +110,7 @@ func (f *agentFlags) serve(cmd *cobra.Command) error {
 		handler = slog.NewJSONHandler(cmd.ErrOrStderr(), nil)
 	}
 	return agent.Serve(cmd.Context(), agent.Config{
-		Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPort: f.noPort, Policy: policy, Logger: slog.New(handler),
+		Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPairing: f.noPairing, NoPort: f.noPort, Policy: policy, Logger: slog.New(handler),
 	})
 }
 
@@ -213,6 +217,15 @@ func (r *agentReport) write(w io.Writer) error {
 		if c.ListenersFull > 0 {
 			t.add("  listeners", fmt.Sprintf("%d too many", c.ListenersFull))
 		}
+	}
+	if p := &r.Pairing; p.Enabled {
+		c := &p.Counters
+		t.add("pairing", listCounts(count{c.SYNSent, "tokens on SYNs"}, count{c.SYNACKSent, "on SYN-ACKs"}))
+		t.add("  clients", listCounts(count{c.ClientPaired, "paired"}, count{c.ClientUnpaired, "not paired"}))
+		t.add("  servers", listCounts(count{c.ServerPaired, "paired"}, count{c.ServerUnpaired, "not paired"}))
+		t.add("  namespaces", listCounts(count{c.Reports, "reports"}, count{c.ReportsLost, "lost"}))
+	} else {
+		t.add("pairing", "no: "+printable(p.Reason))
 	}
 	t.add("requests", listCounts(count{r.Served.Granted, "granted"}, count{r.Served.Refused, "refused"}, count{r.Served.Unfit, "unfit"}))
 	for _, v := range r.Vacant {

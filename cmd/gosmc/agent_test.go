@@ -115,7 +115,7 @@ func TestAgent(t *testing.T) {
 // TestAgentErrors runs the agent without a thing that it needs: the error names it, and nothing is
 // left behind.
 func TestAgentErrors(t *testing.T) {
-	for _, args := range []string{"--status --detach", "--no-option --no-port", "--user nobody-of-this-name", "--group nobody-of-this-name", "--frob", "argument"} {
+	for _, args := range []string{"--status --detach", "--no-option --no-pairing --no-port", "--user nobody-of-this-name", "--group nobody-of-this-name", "--frob", "argument"} {
 		if got := gosmc(t, "", append([]string{"agent"}, strings.Fields(args)...)...); got.code != exitUsage || got.stderr == "" {
 			t.Errorf("agent %s: %+v", args, got)
 		}

@@ -39,6 +39,7 @@ type infoReport struct {
 	UEIDs        []string                   `json:"ueids"`
 	BootID       string                     `json:"boot_id"` // that the SEID is derived from
 	Capabilities control.StatusCapabilities `json:"capabilities"`
+	Pairing      control.Capability         `json:"pairing"` // of sockets, by gosmc agent
 	Limits       []control.StatusLimit      `json:"limits"`
 	Hosts        int                        `json:"hosts"`    // live in the run directory, the one made for the occasion not counted
 	Programs     []control.StatusProgram    `json:"programs"` // of gosmc run, and those that have connected to them
@@ -112,6 +113,7 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 	r.Dir, r.Hosts, r.GID, r.SEID = p.Dir, p.Others, p.GID, p.SEID
 	r.Capabilities, r.Limits = p.Capabilities, append(r.Limits, p.Limits...)
 	r.UEIDs = append(r.UEIDs, p.UEIDs...)
+	r.Pairing = pairingCapability(ctx, r.Dir)
 	for _, h := range survey.Ask(ctx, r.Dir).Hosts {
 		for _, p := range h.Programs { // two supervisors may know one
 			if !slices.ContainsFunc(r.Programs, func(have control.StatusProgram) bool { return have.PID == p.PID }) {
@@ -169,7 +171,15 @@ func (r *infoReport) write(w io.Writer) error {
 	if err := t.write(w); err != nil {
 		return err
 	}
+	fmt.Fprintln(w)
+	if err := r.writeCapabilities(w); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	return r.writeLimits(w)
+}
 
+func (r *infoReport) writeCapabilities(w io.Writer) error {
 	can := table{columns: []column{{title: "Capability"}, {title: "Available"}, {title: "Why not"}}}
 	c, advice := r.Capabilities, ""
 	for _, row := range []struct {
@@ -182,6 +192,7 @@ func (r *infoReport) write(w io.Writer) error {
 		{"SMC-R v1", c.SMCRv1},
 		{"TCP option 254", c.TCPOption},
 		{"Local rendezvous", c.LocalRendezvous},
+		{"Pairing of sockets", r.Pairing},
 	} {
 		available := "no"
 		if row.c.Available {
@@ -193,6 +204,10 @@ func (r *infoReport) write(w io.Writer) error {
 			can.add("", "", printable(advice))
 		}
 	}
+	return can.write(w)
+}
+
+func (r *infoReport) writeLimits(w io.Writer) error {
 	limits := table{columns: []column{{title: "Limit"}, {title: "Value", right: true}, {title: "In use", right: true}}}
 	for _, l := range r.Limits {
 		used := "n/a"
@@ -205,11 +220,6 @@ func (r *infoReport) write(w io.Writer) error {
 		}
 		limits.add(orNA(l.Name), limit, used)
 	}
-	fmt.Fprintln(w)
-	if err := can.write(w); err != nil {
-		return err
-	}
-	fmt.Fprintln(w)
 	return limits.write(w)
 }
 

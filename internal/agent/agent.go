@@ -32,9 +32,10 @@ type Config struct {
 	Cgroup string // control group that can ask for the option; empty for the root of them all
 	Pins   string // where programs are pinned; empty for [bpf.DefaultPins]
 
-	NoOption bool // do not write TCP option 254
-	NoPort   bool // do not share ports
-	Policy   Policy
+	NoOption  bool // do not write TCP option 254
+	NoPairing bool // do not pair sockets
+	NoPort    bool // do not share ports
+	Policy    Policy
 
 	Logger *slog.Logger // nil for none
 
@@ -45,7 +46,7 @@ type Config struct {
 type Agent struct {
 	cfg      Config
 	log      *slog.Logger
-	option   *bpf.Option // nil with NoOption
+	option   *bpf.Option // nil with NoOption and NoPairing
 	ports    *ports      // nil with NoPort
 	listener *net.UnixListener
 	inode    uint64 // of the socket, so that Close removes no other
@@ -69,6 +70,7 @@ type Status struct {
 	Socket  string         `json:"socket"`
 	Pins    string         `json:"pins"`
 	Option  OptionStatus   `json:"option"`
+	Pairing PairingStatus  `json:"pairing"`
 	Ports   []PortStatus   `json:"ports"`
 	Vacant  []VacantStatus `json:"vacant_ports"`
 	Served  Counters       `json:"requests"`
@@ -80,6 +82,13 @@ type OptionStatus struct {
 	Attached bool               `json:"attached"` // somebody may have detached it
 	Cgroup   string             `json:"cgroup,omitempty"`
 	Counters bpf.OptionCounters `json:"counters"`
+}
+
+// PairingStatus is the status of the pairing of sockets. Reason says why there is none.
+type PairingStatus struct {
+	Enabled  bool                `json:"enabled"`
+	Reason   string              `json:"reason,omitempty"`
+	Counters bpf.PairingCounters `json:"counters"`
 }
 
 // PortStatus is the status of a shared port.
@@ -141,16 +150,19 @@ func (a *Agent) start() (err error) {
 	if err := bpf.PreparePins(cfg.Pins); err != nil {
 		return err
 	}
-	if !cfg.NoOption {
+	if !cfg.NoOption || !cfg.NoPairing {
 		if cfg.Cgroup == "" {
 			if cfg.Cgroup, err = bpf.CgroupRoot(); err != nil {
 				return err
 			}
 		}
-		if a.option, err = bpf.AttachOption(cfg.Cgroup, cfg.Pins); err != nil {
+		if a.option, err = bpf.Attach(cfg.Cgroup, cfg.Pins, bpf.Parts{NoOption: cfg.NoOption, NoPairing: cfg.NoPairing}); err != nil {
 			return err
 		}
 		a.log.Info("TCP option 254", "cgroup", cfg.Cgroup, "taken over", a.option.Found)
+		if _, err := a.option.Pairing(); err != nil {
+			a.log.Warn("sockets are not paired", "reason", err)
+		}
 	}
 	if !cfg.NoPort {
 		if a.ports, err = newPorts(cfg, a.netns, a.log); err != nil {
@@ -402,11 +414,16 @@ func (a *Agent) Status() (Status, error) {
 		Ports: []PortStatus{}, Vacant: []VacantStatus{},
 	}
 	if a.option != nil {
-		s.Option = OptionStatus{Enabled: true, Attached: a.option.Attached(), Cgroup: a.option.Cgroup()}
+		s.Option = OptionStatus{Enabled: !a.cfg.NoOption, Attached: a.option.Attached(), Cgroup: a.option.Cgroup()}
 		var err error
 		if s.Option.Counters, err = a.option.Counters(); err != nil {
 			return s, err
 		}
+		if s.Pairing, err = a.pairingStatus(); err != nil {
+			return s, err
+		}
+	} else {
+		s.Pairing.Reason = "the agent was told not to pair sockets"
 	}
 	if a.ports != nil {
 		var err error
@@ -418,6 +435,22 @@ func (a *Agent) Status() (Status, error) {
 	s.Served = a.served
 	a.mu.Unlock()
 	return s, nil
+}
+
+// pairingStatus returns the status of the pairing of sockets by the programs, which may have been detached.
+func (a *Agent) pairingStatus() (s PairingStatus, err error) {
+	pairing, reason := a.option.Pairing()
+	switch {
+	case reason != nil:
+		s.Reason = reason.Error()
+		return s, nil
+	case !a.option.Attached():
+		s.Reason = "the programs in the kernel were detached"
+	default:
+		s.Enabled = true
+	}
+	s.Counters, err = pairing.Counters()
+	return s, err
 }
 
 // Close ends the agent. Its objects in the kernel stay: [bpf.DetachOption] takes the programs away.

@@ -56,7 +56,7 @@ func (p *place) start(t *testing.T, change ...func(*Config)) {
 			t.Fatal(err)
 		}
 	}
-	cfg := Config{Socket: filepath.Join(p.dir, port.SocketName), Pins: p.pins, NoOption: true}
+	cfg := Config{Socket: filepath.Join(p.dir, port.SocketName), Pins: p.pins, NoOption: true, NoPairing: true}
 	for _, f := range change {
 		f(&cfg)
 	}

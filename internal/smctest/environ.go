@@ -5,6 +5,7 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/option"
+	"github.com/gosmc/smc/internal/pairing"
 	"github.com/gosmc/smc/internal/port"
 )
 
@@ -16,8 +17,10 @@ const envDir = "GOSMC_DIR"
 // found as before. TestMain calls it first, also in children; [ClearEnvironment] and [RunChild] do
 // so by themselves.
 func Apart() {
-	// "SMCT", and a path at which nothing can be.
+	// "SMCT", "PAIT" and "SMNT", and a path at which nothing can be.
 	option.Name = 0x534d4354                  // rule: TestApart
+	pairing.Name = 0x50414954                 // rule: TestApart
+	pairing.NameOption = 0x534d4e54           // rule: TestApart
 	port.SystemSocket = os.DevNull + "/agent" // rule: TestApart
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/option"
+	"github.com/gosmc/smc/internal/pairing"
 	"github.com/gosmc/smc/internal/port"
 )
 
@@ -49,11 +50,16 @@ func TestClearEnvironment(t *testing.T) {
 // TestApart checks that tests ask no agent of this machine, neither its programs in the kernel nor itself.
 func TestApart(t *testing.T) {
 	name, socket := option.Name, port.SystemSocket
-	defer func() { option.Name, port.SystemSocket = name, socket }()
+	pair, service := pairing.Name, pairing.NameOption
+	defer func() {
+		option.Name, port.SystemSocket = name, socket
+		pairing.Name, pairing.NameOption = pair, service
+	}()
 	option.Name, port.SystemSocket = 0x534d4352, "/run/gosmc-agent.sock"
+	pairing.Name, pairing.NameOption = 0x50414952, 0x534d4e53
 	Apart()
-	if option.Name == 0x534d4352 {
-		t.Error("the socket option is the one that agents catch")
+	if option.Name == 0x534d4352 || pairing.Name == 0x50414952 || pairing.NameOption == 0x534d4e53 {
+		t.Error("a socket option is one that agents catch")
 	}
 	if _, err := os.Stat(port.SystemSocket); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("an agent may be at %s: %v", port.SystemSocket, err)
