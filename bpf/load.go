@@ -77,5 +77,5 @@ func kernelLacks(err error) error {
 	}
 	var name unix.Utsname
 	_ = unix.Uname(&name)
-	return fmt.Errorf("Linux %s does not load the programs for it, which need 5.15 or later: %w", unix.ByteSliceToString(name.Release[:]), err)
+	return fmt.Errorf("the programs for it need Linux 5.15 or later, and Linux %s does not load them: %w", unix.ByteSliceToString(name.Release[:]), err)
 }
