@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -72,8 +73,12 @@ func (o *Option) choose(spec *ebpf.CollectionSpec, pair, process bool) error {
 // kernelLacks returns the reason for which the kernel does not pair sockets.
 func kernelLacks(err error) error {
 	var refused *ebpf.VerifierError
-	if errors.As(err, &refused) && len(refused.Log) > 0 {
-		err = fmt.Errorf("%w: %s", refused.Cause, refused.Log[len(refused.Log)-1])
+	if errors.As(err, &refused) {
+		for _, line := range refused.Log { // the last one that is no statistics
+			if !strings.HasPrefix(line, "processed ") {
+				err = fmt.Errorf("%w: %s", refused.Cause, line)
+			}
+		}
 	}
 	var name unix.Utsname
 	_ = unix.Uname(&name)

@@ -146,7 +146,7 @@ static __always_inline void port_of(struct bpf_sock_ops *s, struct port *p) {
 
 // join counts a listening socket at its port, and returns the mode there: what it asked for, or less. It is 0, and the socket is not
 // counted, if that would be more.
-static __always_inline int join(struct bpf_sock_ops *s, __u64 asked) {
+__noinline int join(struct bpf_sock_ops *s, __u64 asked) {
 	__u64 first = asked << MODE_SHIFT | 1, *v;
 	struct port p;
 	port_of(s, &p);
@@ -170,18 +170,19 @@ static __always_inline int join(struct bpf_sock_ops *s, __u64 asked) {
 	return 0;
 }
 
-static __always_inline void part(struct bpf_sock_ops *s) {
+__noinline int part(struct bpf_sock_ops *s) {
 	struct port p;
 	__u64 *v;
 	port_of(s, &p);
 	v = bpf_map_lookup_elem(&modes, &p);
 	if (v && (__sync_fetch_and_add(v, -1) & MODE_SOCKETS) == 1)
 		bpf_map_delete_elem(&modes, &p);
+	return 0;
 }
 
 // mode_of returns the mode of a port at which sockets listen. Those that began when an earlier version was attached asked for
 // the SMC option.
-static __noinline int mode_of(struct bpf_sock_ops *s) {
+__noinline int mode_of(struct bpf_sock_ops *s) {
 	struct port p;
 	__u64 *v;
 	port_of(s, &p);
@@ -198,7 +199,7 @@ static __always_inline int limited(struct bpf_sock_ops *s, struct endpoint *e) {
 }
 
 // book counts a listening socket for its user, its network namespace and its endpoint, or for none of them.
-static __always_inline int book(struct bpf_sock_ops *s, __u32 user) {
+__noinline int book(struct bpf_sock_ops *s, __u32 user) {
 	struct endpoint e;
 	__u64 *n = quota_of(user);
 	if (user && n && __sync_fetch_and_add(n, 1) >= USER_QUOTA)
@@ -216,7 +217,7 @@ full:
 	return 0;
 }
 
-static __always_inline void unbook(struct bpf_sock_ops *s, __u32 user) {
+__noinline int unbook(struct bpf_sock_ops *s, __u32 user) {
 	struct endpoint e;
 	__u64 *n = quota_of(user);
 	endpoint_of(s, &e, 0);
@@ -225,5 +226,6 @@ static __always_inline void unbook(struct bpf_sock_ops *s, __u32 user) {
 		leave(&e);
 	if (user && n)
 		__sync_fetch_and_add(n, -1);
+	return 0;
 }
 

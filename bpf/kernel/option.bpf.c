@@ -171,13 +171,13 @@ struct smc_option {
 // has_smc says whether the segment has the option: that at hand, or the SYN. As for Linux net/smc a longer one with
 // the same magic counts, if its length is even. The kernel is asked for half of the magic: it looks no further where
 // an experimental option, such as Fast Open's, is too short for the bytes that it is asked for.
-static __noinline int has_smc(struct bpf_sock_ops *s, __u64 where) {
+__noinline int has_smc(struct bpf_sock_ops *s, __u64 where) {
 	__u8 o[40] = { 254, 4, 0xe2, 0xd4 };
 	long n = bpf_load_hdr_opt(s, o, sizeof(o), where);
 	return n >= 6 && n % 2 == 0 && o[4] == 0xc3 && o[5] == 0xd9;
 }
 
-static __noinline int has_kind(struct bpf_sock_ops *s, __u8 kind, __u64 where) {
+__noinline int has_kind(struct bpf_sock_ops *s, __u8 kind, __u64 where) {
 	__u8 o[40] = { kind };
 	return bpf_load_hdr_opt(s, o, sizeof(o), where) > 0;
 }
@@ -201,7 +201,7 @@ static __always_inline int sends_data(struct bpf_sock_ops *s) {
 }
 
 // brought_data says whether the client's SYN had data: its IP header tells, as the kernel keeps no more of it.
-static __noinline int brought_data(struct bpf_sock_ops *s) {
+__noinline int brought_data(struct bpf_sock_ops *s) {
 	__u8 h[120];
 	long n = bpf_getsockopt(s, IPPROTO_TCP, TCP_BPF_SYN_IP, h, sizeof(h));
 	if (n < 40) // longer than h, by IPv6 extension headers
@@ -212,7 +212,7 @@ static __noinline int brought_data(struct bpf_sock_ops *s) {
 }
 
 // saved says whether the kernel has the SYN of a connection: it has not if it has answered it with a cookie.
-static __noinline int is_saved(struct bpf_sock_ops *s) {
+__noinline int is_saved(struct bpf_sock_ops *s) {
 	__u8 tcp[20];
 	return bpf_getsockopt(s, IPPROTO_TCP, TCP_BPF_SYN, tcp, sizeof(tcp)) != -ENOENT;
 }
@@ -326,11 +326,11 @@ static __always_inline void ask_again(struct asking *a) {
 	}
 }
 
-static __always_inline void on_listen(struct bpf_sock_ops *s) {
+__noinline int on_listen(struct bpf_sock_ops *s) {
 	struct asking a;
 	int asked = 0, mode;
 	if (!asking_of(s, &a))
-		return;
+		return 0;
 	ask_again(&a);
 	if (a.smc)
 		asked |= MODE_SMC;
@@ -338,17 +338,17 @@ static __always_inline void on_listen(struct bpf_sock_ops *s) {
 		asked |= MODE_TOKEN;
 	if (keep_syn(s)) {
 		refuse(&a, asked, NOT_SENT, P_NOT_SENT);
-		return;
+		return 0;
 	}
 	mode = join(s, asked);
 	refuse(&a, asked & ~mode, MIXED, P_MIXED);
 	if (!mode)
-		return;
+		return 0;
 	if (!book(s, a.note->user)) {
 		part(s);
 		refuse(&a, mode, TOO_MANY, P_TOO_MANY);
 		count(LISTENERS_FULL);
-		return;
+		return 0;
 	}
 	if (a.smc && mode & MODE_SMC)
 		a.smc->state = LISTENING;
@@ -356,41 +356,44 @@ static __always_inline void on_listen(struct bpf_sock_ops *s) {
 		a.token->state = P_LISTENING;
 	a.note->wish.flags |= COUNTED | COUNTED_PORT;
 	callbacks(s, &a.note->wish, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG);
+	return 0;
 }
 
 // on_state waits for listening sockets to end.
-static __always_inline void on_state(struct bpf_sock_ops *s) {
+__noinline int on_state(struct bpf_sock_ops *s) {
 	struct asking a;
 	__u8 flags;
 	if (s->args[0] != BPF_TCP_LISTEN || !asking_of(s, &a))
-		return;
+		return 0;
 	flags = a.note->wish.flags;
 	a.note->wish.flags &= ~(COUNTED | COUNTED_PORT);
 	if (!(flags & COUNTED))
-		return;
+		return 0;
 	ask_again(&a); // the socket may listen again
 	unbook(s, a.note->user);
 	if (flags & COUNTED_PORT)
 		part(s);
+	return 0;
 }
 
 // on_connect makes a socket ask, again if it was connected before.
-static __always_inline void on_connect(struct bpf_sock_ops *s) {
+__noinline int on_connect(struct bpf_sock_ops *s) {
 	struct asking a;
 	if (!asking_of(s, &a))
-		return;
+		return 0;
 	ask_again(&a);
 	if (a.note->wish.flags & KEYED) {
 		refuse(&a, MODE_SMC | MODE_TOKEN, SIGNED, P_SIGNED);
 		if (a.smc)
 			count(SYN_SIGNED);
-		return;
+		return 0;
 	}
 	callbacks(s, &a.note->wish, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	return 0;
 }
 
 // crowd notes that answers did not fit, for this request.
-static __noinline void crowd(struct bpf_sock_ops *s, __u8 missing) {
+__noinline int crowd(struct bpf_sock_ops *s, __u8 missing) {
 	__u64 cookie = bpf_get_socket_cookie(s);
 	__u8 *before = bpf_map_lookup_elem(&crowded, &cookie);
 	if (before)
@@ -398,9 +401,10 @@ static __noinline void crowd(struct bpf_sock_ops *s, __u8 missing) {
 	bpf_map_update_elem(&crowded, &cookie, &missing, BPF_ANY);
 	if (missing & MODE_SMC)
 		count(SYNACK_NO_ROOM);
+	return 0;
 }
 
-static __noinline int crowded_out(struct bpf_sock_ops *s) {
+__noinline int crowded_out(struct bpf_sock_ops *s) {
 	__u64 cookie = bpf_get_socket_cookie(s);
 	__u8 *missing = bpf_map_lookup_elem(&crowded, &cookie);
 	return missing ? *missing : 0;
@@ -439,10 +443,10 @@ static __always_inline int may_send_token(struct pairing *p) {
 	return p && p->state == P_ASKED && p->cause == P_NO_CAUSE;
 }
 
-static __always_inline void on_length(struct bpf_sock_ops *s) {
+__noinline int on_length(struct bpf_sock_ops *s) {
 	struct asking a;
 	if (!(s->skb_tcp_flags & FLAG_SYN))
-		return;
+		return 0;
 	if (s->skb_tcp_flags & FLAG_ACK) {
 		struct places p;
 		struct demand d;
@@ -453,10 +457,10 @@ static __always_inline void on_length(struct bpf_sock_ops *s) {
 			missing |= MODE_TOKEN;
 		if (missing)
 			crowd(s, missing);
-		return;
+		return 0;
 	}
 	if (!asking_of(s, &a))
-		return;
+		return 0;
 	if (may_send_smc(a.smc) && bpf_reserve_hdr_opt(s, sizeof(struct smc_option), 0)) {
 		a.smc->reason = NO_ROOM;
 		count(SYN_NO_ROOM);
@@ -467,6 +471,7 @@ static __always_inline void on_length(struct bpf_sock_ops *s) {
 	} else if (a.token && a.token->state == P_SENT) {
 		a.token->cause = P_SENT_AGAIN;
 	}
+	return 0;
 }
 
 // store writes the option. That it is there already is as good: an agent for another control group above or below
@@ -485,12 +490,12 @@ static __always_inline __u32 sequence_of(struct bpf_sock_ops *s) {
 	return (__u32)tcp[4] << 24 | tcp[5] << 16 | tcp[6] << 8 | tcp[7];
 }
 
-static __always_inline void write_synack(struct bpf_sock_ops *s) {
+__noinline int write_synack(struct bpf_sock_ops *s) {
 	struct places p;
 	struct demand d;
 	int mode = synack_mode(s, &p, &d, 0), missing = 0;
 	if (!mode)
-		return;
+		return 0;
 	if (mode & MODE_SMC) {
 		if (store(s))
 			count(SYNACK_SENT);
@@ -506,11 +511,12 @@ static __always_inline void write_synack(struct bpf_sock_ops *s) {
 	if (missing)
 		crowd(s, missing);
 	if (mode == missing)
-		return;
+		return 0;
 	if (p.here && !p.here->answered)
 		p.here->answered = 1;
 	if (p.any && !p.any->answered)
 		p.any->answered = 1;
+	return 0;
 }
 
 static __always_inline void write_smc(struct bpf_sock_ops *s, struct wish *w) {
@@ -537,39 +543,40 @@ static __always_inline void write_token(struct bpf_sock_ops *s, struct pairing *
 
 // on_write writes the options. A client's state stays SENT when a SYN that is sent again has no option: the peer answers
 // with it only to one that had it.
-static __always_inline void on_write(struct bpf_sock_ops *s) {
+__noinline int on_write(struct bpf_sock_ops *s) {
 	struct asking a;
 	int mode = 0;
 	if (!(s->skb_tcp_flags & FLAG_SYN))
-		return;
+		return 0;
 	if (s->skb_tcp_flags & FLAG_ACK) {
 		write_synack(s);
-		return;
+		return 0;
 	}
 	if (!asking_of(s, &a))
-		return;
+		return 0;
 	if (may_send_smc(a.smc) && a.smc->reason != NO_ROOM)
 		mode |= MODE_SMC;
 	if (may_send_token(a.token))
 		mode |= MODE_TOKEN;
 	if (!mode)
-		return;
+		return 0;
 	if (is_signed(s, 0)) { // the keys are older than the programs
 		refuse(&a, mode, SIGNED, P_SIGNED);
 		if (mode & MODE_SMC)
 			count(SYN_SIGNED);
-		return;
+		return 0;
 	}
 	if (has_fast_open(s, 0) || sends_data(s)) {
 		refuse(&a, mode, FAST_OPEN, P_FAST_OPEN);
 		if (mode & MODE_SMC)
 			count(SYN_FAST_OPEN);
-		return;
+		return 0;
 	}
 	if (a.smc && mode & MODE_SMC)
 		write_smc(s, a.smc);
 	if (a.token && mode & MODE_TOKEN)
 		write_token(s, a.token);
+	return 0;
 }
 
 static __always_inline void alone(struct wish *w, __u8 reason) {
@@ -619,15 +626,16 @@ static __always_inline void client_token(struct bpf_sock_ops *s, struct pairing 
 	count_pairing(CLIENT_UNPAIRED);
 }
 
-static __always_inline void on_active(struct bpf_sock_ops *s) {
+__noinline int on_active(struct bpf_sock_ops *s) {
 	struct asking a;
 	if (!asking_of(s, &a))
-		return;
+		return 0;
 	if (a.smc)
 		client_smc(s, a.smc);
 	if (a.token)
 		client_token(s, a.token);
 	quiet(s, &a.note->wish);
+	return 0;
 }
 
 // answered returns which options the SYN-ACK of a connection had, whose SYN demands them. Before the first answer of an
@@ -677,12 +685,12 @@ static __always_inline void server_token(struct bpf_sock_ops *s, struct pairing 
 	count_pairing(SERVER_UNPAIRED);
 }
 
-static __always_inline void on_passive(struct bpf_sock_ops *s) {
+__noinline int on_passive(struct bpf_sock_ops *s) {
 	struct asking a;
 	struct demand d;
 	int answer = 0;
 	if (!asking_of(s, &a))
-		return;
+		return 0;
 	a.note->wish.flags &= ~(COUNTED | COUNTED_PORT); // that was the listening socket
 	if (read_demand(s, &d) && !d.excluded)
 		answer = answered(s);
@@ -691,6 +699,7 @@ static __always_inline void on_passive(struct bpf_sock_ops *s) {
 	if (a.token)
 		server_token(s, a.token, &d, answer);
 	quiet(s, &a.note->wish);
+	return 0;
 }
 
 SEC("sockops")

@@ -71,9 +71,15 @@ enum purpose { NEW_TOKEN = 1, TOKEN_CHECK, ANSWER_TOKEN, ANSWER_CHECK };
 
 #define CHECK 0xffffULL // the bits of a token that are its check
 
-// with_check puts a check in the lower bits of a token. request is 0 for a client's token, and the client's token for a server's.
-static __noinline __u64 with_check(const struct key *key, __u64 token, __u64 request) {
+// The functions that are not static are verified once, and not for each state in which they are called.
+
+// with_check puts a check in the lower bits of a token. request is 0 for a client's token, and the client's token for a server's. It returns 0
+// if there is no key.
+__noinline __u64 with_check(__u64 token, __u64 request) {
+	const struct key *key = secret_key();
 	struct sip h;
+	if (!key)
+		return 0;
 	sip_begin(&h, key);
 	sip_add(&h, request ? ANSWER_CHECK : TOKEN_CHECK);
 	sip_add(&h, token & ~CHECK);
@@ -82,14 +88,13 @@ static __noinline __u64 with_check(const struct key *key, __u64 token, __u64 req
 }
 
 // genuine says whether this kernel has made a token.
-static __noinline int genuine(__u64 token, __u64 request) {
-	const struct key *key = secret_key();
-	return key && token && with_check(key, token, request) == token;
+static __always_inline int genuine(__u64 token, __u64 request) {
+	return token && with_check(token, request) == token;
 }
 
 // new_token makes a token for a client. The kernel's random numbers for programs are not unpredictable for those that see
 // many of them; the hash of one is.
-static __noinline __u64 new_token(struct bpf_sock_ops *s) {
+__noinline __u64 new_token(struct bpf_sock_ops *s) {
 	const struct key *key = secret_key();
 	struct sip h;
 	if (!key)
@@ -99,7 +104,7 @@ static __noinline __u64 new_token(struct bpf_sock_ops *s) {
 	sip_add(&h, bpf_get_socket_cookie(s));
 	sip_add(&h, bpf_ktime_get_ns());
 	sip_add(&h, (__u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32());
-	return with_check(key, sip_end(&h), 0);
+	return with_check(sip_end(&h), 0);
 }
 
 // FIELD reads a field of a context by itself: the kernel refuses a load of two at once, which the compiler would make.
@@ -111,7 +116,7 @@ static __always_inline void sip_address(struct sip *h, __u32 a, __u32 b, __u32 c
 }
 
 // answer_token makes the token of a server for a client's. sequence is that of the SYN-ACK.
-static __noinline __u64 answer_token(struct bpf_sock_ops *s, __u64 token, __u32 sequence) {
+__noinline __u64 answer_token(struct bpf_sock_ops *s, __u64 token, __u32 sequence) {
 	const struct key *key = secret_key();
 	struct sip h;
 	if (!key)
@@ -129,12 +134,12 @@ static __noinline __u64 answer_token(struct bpf_sock_ops *s, __u64 token, __u32 
 		sip_address(&h, 0, 0, bpf_htonl(0xffff), FIELD(s->local_ip4));
 		sip_address(&h, 0, 0, bpf_htonl(0xffff), FIELD(s->remote_ip4));
 	}
-	return with_check(key, sip_end(&h), token);
+	return with_check(sip_end(&h), token);
 }
 
 // load_token returns the token of the segment at hand, or of the SYN; 0 if there is none. The kernel is asked for half of the
 // magic, as in has_smc.
-static __noinline __u64 load_token(struct bpf_sock_ops *s, __u64 where) {
+__noinline __u64 load_token(struct bpf_sock_ops *s, __u64 where) {
 	__u8 o[40] = { 254, 4, 'P', 'A' };
 	__u64 token = 0;
 	if (bpf_load_hdr_opt(s, o, sizeof(o), where) == sizeof(struct token_option) && o[4] == 'I' && o[5] == 'R')
