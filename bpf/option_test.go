@@ -387,7 +387,7 @@ func TestForeignOptions(t *testing.T) {
 }
 
 // programs are the programs of child processes.
-var programs = map[string]func(*smctest.Parent){"nobody": nobody, "flood": flood, "crowd": crowdOfListeners, "acceptor": acceptor}
+var programs = map[string]func(*smctest.Parent){"nobody": nobody, "flood": flood, "crowd": crowdOfListeners, "acceptor": acceptor, "tokencrowd": tokenCrowd, "asker": asker}
 
 // nobody is a process without privileges, which asks and reads.
 func nobody(p *smctest.Parent) {

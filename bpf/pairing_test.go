@@ -210,11 +210,11 @@ func TestTokensOnWire(t *testing.T) {
 func TestThousandPairs(t *testing.T) {
 	p := newPlace(t)
 	l := p.listenFor(t, "127.0.0.1:0", onlyToken)
-	p.thousandPairs(t, p, l, l.Addr().String())
+	p.thousandPairs(t, l, l.Addr().String())
 }
 
-// thousandPairs makes 1,000 connections from clients at p to server.
-func (p *place) thousandPairs(t *testing.T, server *place, l *net.TCPListener, to string) {
+// thousandPairs makes 1,000 connections from clients at p, which stay until the test ends.
+func (p *place) thousandPairs(t *testing.T, l *net.TCPListener, to string) {
 	t.Helper()
 	const count = 1000
 	byMine := make(map[uint64]int)

@@ -78,12 +78,13 @@ const (
 	TooMany           // too many listening sockets of this user, or in this network namespace, have asked
 	Crossed           // both ends have connected to each other
 	Signed            // MD5 or AO signs our SYN
+	Mixed             // other sockets that listen on the port have not asked for the same: with or without pairing tokens
 )
 
 var reasonNames = [...]string{
 	"", "the peer has not sent TCP option 254", "no room for TCP option 254 on the SYN", "TCP Fast Open",
 	"no TCP option 254 on our SYN-ACK", "too many listening sockets have asked for TCP option 254", "both ends have connected to each other",
-	"TCP MD5 or AO signs the segments",
+	"TCP MD5 or AO signs the segments", "another socket that listens on the port has not asked for the same",
 }
 
 // String implements [fmt.Stringer].
