@@ -18,8 +18,9 @@ var changeSpec = func(*ebpf.CollectionSpec) {}
 // errNoPairing is that pairing was left out by request.
 var errNoPairing = errors.New("the agent was told not to pair sockets")
 
-// load loads the programs with all parts that are wanted and that the kernel can do. The kernel refuses programs that call
-// functions it does not have, except in a part that is switched off. So the features are not asked for: they are tried.
+// load loads the programs with all parts that are wanted and that the kernel can do. The kernel
+// refuses programs that call functions it does not have, except in a part that is switched off. So
+// the features are not asked for: they are tried.
 func (o *Option) load(pins string) (*ebpf.Collection, error) {
 	spec, err := load(optionObject)
 	if err != nil {
@@ -82,5 +83,6 @@ func kernelLacks(err error) error {
 	}
 	var name unix.Utsname
 	_ = unix.Uname(&name)
-	return fmt.Errorf("the programs for it need Linux 5.15 or later, and Linux %s does not load them: %w", unix.ByteSliceToString(name.Release[:]), err)
+	release := unix.ByteSliceToString(name.Release[:])
+	return fmt.Errorf("the programs for it need Linux 5.15, and Linux %s does not load them: %w", release, err)
 }

@@ -43,7 +43,9 @@ var optionPrograms = []struct {
 var optionMaps = []string{"wishes", "listeners", "quotas", "crowded", "counters"}
 
 // pairingMaps are pinned with them, and made where an earlier version has not pinned them.
-var pairingMaps = []string{"modes", "pairs", "secret", "names", "reports", "reported", "reporters", "pair_counters"}
+var pairingMaps = []string{
+	"modes", "pairs", "secret", "names", "reports", "reported", "reporters", "pair_counters",
+}
 
 // formerMaps were pinned by earlier versions.
 var formerMaps = []string{"written"}
@@ -252,7 +254,8 @@ type OptionCounters struct {
 // Counters reads the counters.
 func (o *Option) Counters() (c OptionCounters, err error) {
 	err = sumCounters(o.counters, // in the order of option.bpf.c, enum counter
-		&c.SYNSent, &c.SYNNoRoom, &c.SYNFastOpen, &c.SYNSigned, &c.SYNACKSent, &c.SYNACKCookie, &c.SYNACKNoRoom, &c.SYNACKExcluded,
+		&c.SYNSent, &c.SYNNoRoom, &c.SYNFastOpen, &c.SYNSigned,
+		&c.SYNACKSent, &c.SYNACKCookie, &c.SYNACKNoRoom, &c.SYNACKExcluded,
 		&c.ClientBoth, &c.ClientAlone, &c.ServerBoth, &c.ServerAlone, &c.ListenersFull)
 	return c, err
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/gosmc/smc/internal/pairing"
 )
 
-// A Pairing reads which sockets the kernel has paired, and says where in each network namespace the agent is reached. It is safe
-// for use by several goroutines, but for Close, which comes last.
+// A Pairing reads which sockets the kernel has paired, and says where in each network namespace the
+// agent is reached. It is safe for use by several goroutines, but for Close, which comes last.
 type Pairing struct {
 	pairs, names, counters, reports *ebpf.Map
 }
 
-// newPairing takes its maps from those of the programs, and sees to it that the kernel has a secret.
+// newPairing takes its maps from those of the programs, and sees to it that the kernel has a
+// secret.
 func newPairing(maps map[string]*ebpf.Map) (p *Pairing, err error) {
 	var key [16]byte
 	secret := maps["secret"]
@@ -45,10 +46,13 @@ func newPairing(maps map[string]*ebpf.Map) (p *Pairing, err error) {
 }
 
 func (p *Pairing) maps() map[string]**ebpf.Map {
-	return map[string]**ebpf.Map{"pairs": &p.pairs, "names": &p.names, "pair_counters": &p.counters, "reports": &p.reports}
+	return map[string]**ebpf.Map{
+		"pairs": &p.pairs, "names": &p.names, "pair_counters": &p.counters, "reports": &p.reports,
+	}
 }
 
-// OpenPairing opens the maps that [Attach] has pinned, in another process. It is no proof that the programs are attached.
+// OpenPairing opens the maps that [Attach] has pinned, in another process. It is no proof that the
+// programs are attached.
 func OpenPairing(pins string) (p *Pairing, err error) {
 	p = &Pairing{}
 	for name, m := range p.maps() {
@@ -63,7 +67,8 @@ func OpenPairing(pins string) (p *Pairing, err error) {
 	return p, nil
 }
 
-// Pairing returns what reads pairs, which is closed with o. The error says why sockets are not paired.
+// Pairing returns what reads pairs, which is closed with o. The error says why sockets are not
+// paired.
 func (o *Option) Pairing() (*Pairing, error) {
 	if o.noPair != nil {
 		return nil, o.noPair
@@ -93,8 +98,9 @@ var (
 	ErrNoPair     = errors.New("the two sockets are not the ends of one connection")
 )
 
-// Read returns the tokens of a socket that a process has passed, by the kernel's word. fd stays open. It is an error if fd is no
-// TCP socket, listens, or is no living connection, or, of the type [*UnpairedError], if the socket has no tokens.
+// Read returns the tokens of a socket that a process has passed, by the kernel's word. fd stays
+// open. It is an error if fd is no TCP socket, listens, or is no living connection, or, of the type
+// [*UnpairedError], if the socket has no tokens.
 func (p *Pairing) Read(fd int) (s Socket, err error) {
 	if err := checkSocket(fd); err != nil {
 		return s, err
@@ -157,8 +163,9 @@ const (
 	tcpCloseWait   = 8
 )
 
-// Join reads two sockets and checks that they are the two ends of one connection: that each has as its peer's the token that the
-// other has as its own, that both are alive, and that they are not one. The sockets are of this kernel, as both are here.
+// Join reads two sockets and checks that they are the two ends of one connection: that each has as
+// its peer's the token that the other has as its own, that both are alive, and that they are not
+// one. The sockets are of this kernel, as both are here.
 func (p *Pairing) Join(a, b int) error {
 	var s [2]Socket
 	for i, fd := range []int{a, b} {
@@ -170,8 +177,8 @@ func (p *Pairing) Join(a, b int) error {
 	return s[0].Joins(s[1])
 }
 
-// Joins checks that two sockets that were read are the ends of one connection. They must still be alive, so whoever
-// read one of them some time ago reads it again.
+// Joins checks that two sockets that were read are the ends of one connection. They must still be
+// alive, so whoever read one of them some time ago reads it again.
 func (s Socket) Joins(other Socket) error {
 	if s.Cookie == other.Cookie {
 		return ErrSameSocket
@@ -182,8 +189,8 @@ func (s Socket) Joins(other Socket) error {
 	return nil
 }
 
-// SetName says that the agent is reached at the abstract Unix socket name in the network namespace with the cookie. name is without the zero
-// byte in front, and has 1 to [pairing.MaxName] bytes.
+// SetName says that the agent is reached at the abstract Unix socket name in the network namespace
+// with the cookie. name is without the zero byte in front, and has 1 to [pairing.MaxName] bytes.
 func (p *Pairing) SetName(netns uint64, name string) error {
 	if len(name) == 0 || len(name) > pairing.MaxName {
 		return fmt.Errorf("bpf: name %q: %d bytes, want 1 to %d", name, len(name), pairing.MaxName)
@@ -205,8 +212,8 @@ func (p *Pairing) RemoveName(netns uint64) error {
 	return nil
 }
 
-// Names returns the cookies of the network namespaces that have a name: also those of an agent before this one, which a
-// new agent removes or replaces.
+// Names returns the cookies of the network namespaces that have a name: also those of an agent
+// before this one, which a new agent removes or replaces.
 func (p *Pairing) Names() (list []uint64, err error) {
 	var netns uint64
 	var value [4 + pairing.MaxName]byte
@@ -227,8 +234,9 @@ type Report struct {
 	User    uint32
 }
 
-// Reports reads the reports, of which there is one per second for each network namespace, and one per millisecond for each
-// user, as long as processes ask there. What does not fit into 64 KiB until it is read is lost.
+// Reports reads the reports, of which there is one per second for each network namespace, and one
+// per millisecond for each user, as long as processes ask there. What does not fit into 64 KiB
+// until it is read is lost.
 type Reports struct{ reader *ringbuf.Reader }
 
 // Reports starts to read reports. One process at a time can do so, one time.
@@ -247,8 +255,8 @@ func (r *Reports) Next() (Report, error) {
 		if err != nil {
 			return Report{}, err
 		}
-		if b := record.RawSample; len(b) >= 16 {
-			return Report{binary.NativeEndian.Uint64(b), binary.NativeEndian.Uint32(b[8:]), binary.NativeEndian.Uint32(b[12:])}, nil
+		if b, native := record.RawSample, binary.NativeEndian; len(b) >= 16 {
+			return Report{Netns: native.Uint64(b), Process: native.Uint32(b[8:]), User: native.Uint32(b[12:])}, nil
 		}
 	}
 }
@@ -271,7 +279,8 @@ type PairingCounters struct {
 // Counters reads the counters.
 func (p *Pairing) Counters() (c PairingCounters, err error) {
 	err = sumCounters(p.counters, // in the order of option.bpf.c, enum pairing_counter
-		&c.SYNSent, &c.SYNACKSent, &c.ClientPaired, &c.ClientUnpaired, &c.ServerPaired, &c.ServerUnpaired, &c.Reports, &c.ReportsLost)
+		&c.SYNSent, &c.SYNACKSent, &c.ClientPaired, &c.ClientUnpaired, &c.ServerPaired, &c.ServerUnpaired,
+		&c.Reports, &c.ReportsLost)
 	return c, err
 }
 

@@ -23,9 +23,10 @@ func tokenOption(token uint64) []byte {
 	return append(binary.NativeEndian.AppendUint64(o, token), 1, 1)
 }
 
-// TestForgedSYN has the root of a network namespace, which has the addresses of a victim's connection, send the victim's token from
-// a raw socket to a server of its own. The kernel answers, and that server's socket has the victim's token as its peer's. But it has another
-// one as its own, so it joins no end of the victim's connection.
+// TestForgedSYN has the root of a network namespace, which has the addresses of a victim's
+// connection, send the victim's token from a raw socket to a server of its own. The kernel answers,
+// and that server's socket has the victim's token as its peer's. But it has another one as its own,
+// so it joins no end of the victim's connection.
 func TestForgedSYN(t *testing.T) {
 	p := newPlace(t)
 	victim := newRoad(t, p) // from 192.0.2.1 to 192.0.2.2
@@ -115,7 +116,8 @@ func TestForgedAnswer(t *testing.T) {
 	}
 }
 
-// forgeAnswer has a socket connect to the host, which answers its token with another, and returns the socket's tokens then.
+// forgeAnswer has a socket connect to the host, which answers its token with another, and returns
+// the socket's tokens then.
 func (p *place) forgeAnswer(t *testing.T, h *foreignHost, forge func(token uint64) uint64) (pairing.Tokens, pairing.Cause) {
 	t.Helper()
 	var fd int
@@ -150,7 +152,8 @@ func (p *place) forgeAnswer(t *testing.T, h *foreignHost, forge func(token uint6
 	return tokens, cause
 }
 
-// TestSelfConnectTokens has sockets that ask be connected to themselves: they have no tokens, and are no pair.
+// TestSelfConnectTokens has sockets that ask be connected to themselves: they have no tokens, and
+// are no pair.
 func TestSelfConnectTokens(t *testing.T) {
 	p := newPlace(t)
 	for i := range 100 {
@@ -175,7 +178,8 @@ func TestSelfConnectTokens(t *testing.T) {
 	}
 }
 
-// tokenCrowd is a process of a user whose sockets ask for tokens and listen. It says how many had been too many.
+// tokenCrowd is a process of a user whose sockets ask for tokens and listen. It says how many had
+// been too many.
 func tokenCrowd(p *smctest.Parent) {
 	count, err := strconv.Atoi(p.Args[0])
 	p.Check(err)
@@ -201,8 +205,8 @@ func tokenCrowd(p *smctest.Parent) {
 	p.Hear()
 }
 
-// TestTokenCrowd has a user listen on more sockets that ask for tokens than its quota allows. Others are paired, and nothing is left
-// when the user's process ends.
+// TestTokenCrowd has a user listen on more sockets that ask for tokens than its quota allows.
+// Others are paired, and nothing is left when the user's process ends.
 func TestTokenCrowd(t *testing.T) {
 	p := newPlace(t)
 	var child *smctest.Process
@@ -217,7 +221,8 @@ func TestTokenCrowd(t *testing.T) {
 	checkQuotas(t, p)
 }
 
-// asker is a process that asks in its network namespace each time it is told to, and says its number and the agent's name.
+// asker is a process that asks in its network namespace each time it is told to, and says its
+// number and the agent's name.
 func asker(p *smctest.Parent) {
 	for {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -250,8 +255,9 @@ func netnsOf(t testing.TB, run func(func())) (cookie uint64) {
 	return cookie
 }
 
-// TestNamespaceReports has processes ask in namespaces that the agent does not serve. It is told of each, with the process,
-// and when it has named its socket there the processes read the name, and it is told no more.
+// TestNamespaceReports has processes ask in namespaces that the agent does not serve. It is told of
+// each, with the process, and when it has named its socket there the processes read the name, and
+// it is told no more.
 func TestNamespaceReports(t *testing.T) {
 	p := newPlace(t)
 	reader := p.pairing(t)
@@ -324,8 +330,8 @@ func TestNamespaceReports(t *testing.T) {
 	}
 }
 
-// TestReportsAreFew asks very often in one namespace, while the agent reads nothing. There is at most one report for each second that
-// it takes.
+// TestReportsAreFew asks very often in one namespace, while the agent reads nothing. There is at
+// most one report for each second that it takes.
 func TestReportsAreFew(t *testing.T) {
 	p := newPlace(t)
 	start := monotonic(t)

@@ -39,8 +39,8 @@ func changeSecret(t testing.TB, p *place) {
 	}
 }
 
-// TestPairingUpgrade exchanges the programs while connections are made. All of these are paired, and the tokens of living
-// sockets stay.
+// TestPairingUpgrade exchanges the programs while connections are made. All of these are paired,
+// and the tokens of living sockets stay.
 func TestPairingUpgrade(t *testing.T) {
 	p := newPlace(t)
 	l := p.listenFor(t, "127.0.0.1:0", allOfIt)
@@ -91,8 +91,8 @@ func TestPairingUpgrade(t *testing.T) {
 	})
 }
 
-// TestPairingAfterOlder attaches the programs where a version without pairing has pinned its own. Sockets that asked for the SMC
-// option keep it, and new ones are paired.
+// TestPairingAfterOlder attaches the programs where a version without pairing has pinned its own.
+// Sockets that asked for the SMC option keep it, and new ones are paired.
 func TestPairingAfterOlder(t *testing.T) {
 	p := newPlace(t)
 	l := p.listenFor(t, "127.0.0.1:0", onlySMC)
@@ -115,8 +115,8 @@ func TestPairingAfterOlder(t *testing.T) {
 	checkQuotas(t, p)
 }
 
-// TestOlderKernel takes functions of the kernel away. Without one that all of pairing needs there is none, with a reason, and TCP
-// option 254 works. Without the process's number reports have none.
+// TestOlderKernel takes functions of the kernel away. Without one that all of pairing needs there
+// is none, with a reason, and TCP option 254 works. Without the process's number reports have none.
 func TestOlderKernel(t *testing.T) {
 	p := newPlace(t)
 	defer func() { changeSpec = func(*ebpf.CollectionSpec) {} }()
@@ -183,8 +183,8 @@ func TestPartsLeftOut(t *testing.T) {
 	}
 }
 
-// acceptor is a process that accepts connections on a listening socket that it was given as descriptor 3, tells their tokens, and
-// keeps them.
+// acceptor is a process that accepts connections on a listening socket that it was given as
+// descriptor 3, tells their tokens, and keeps them.
 func acceptor(p *smctest.Parent) {
 	l, err := net.FileListener(os.NewFile(3, "listener"))
 	p.Check(err)
@@ -205,8 +205,8 @@ func acceptor(p *smctest.Parent) {
 	}
 }
 
-// TestAcceptElsewhere has a process accept the connections of a socket that another one listens on: its tokens are the other half
-// of the client's.
+// TestAcceptElsewhere has a process accept the connections of a socket that another one listens on:
+// its tokens are the other half of the client's.
 func TestAcceptElsewhere(t *testing.T) {
 	p := newPlace(t)
 	l := p.listenFor(t, "127.0.0.1:0", onlyToken)
@@ -240,8 +240,8 @@ func TestAcceptElsewhere(t *testing.T) {
 	child.Kill()
 }
 
-// TestReusePort has sockets share a port. Those that ask for the same are all paired; one that asks for something else goes without, so that no
-// connection of it has an answer of the others.
+// TestReusePort has sockets share a port. Those that ask for the same are all paired; one that asks
+// for something else goes without, so that no connection of it has an answer of the others.
 func TestReusePort(t *testing.T) {
 	p := newPlace(t)
 	share := func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }
@@ -323,8 +323,8 @@ func (p *place) dialEither(t *testing.T, one, two *net.TCPListener) (client, ser
 	return c.(*net.TCPConn), s
 }
 
-// TestReusedPorts connects from one port to one port again and again. Each connection has tokens of its own, and an end of one does not join an
-// end of the next.
+// TestReusedPorts connects from one port to one port again and again. Each connection has tokens of
+// its own, and an end of one does not join an end of the next.
 func TestReusedPorts(t *testing.T) {
 	p := newPlace(t)
 	l := p.listenFor(t, "127.0.0.1:0", onlyToken)
@@ -356,8 +356,8 @@ func TestReusedPorts(t *testing.T) {
 	}
 }
 
-// TestDisconnect ends connections of sockets without closing these (AF_UNSPEC), and has the sockets connect and listen again: they have new
-// tokens, or none.
+// TestDisconnect ends connections of sockets without closing these (AF_UNSPEC), and has the sockets
+// connect and listen again: they have new tokens, or none.
 func TestDisconnect(t *testing.T) {
 	p := newPlace(t)
 	l := p.listenFor(t, "127.0.0.1:0", allOfIt)
@@ -410,7 +410,8 @@ func TestDisconnect(t *testing.T) {
 	}
 }
 
-// TestPassedListener passes a listening socket to a process by SCM_RIGHTS, and that process's socket back.
+// TestPassedListener passes a listening socket to a process by SCM_RIGHTS, and that process's
+// socket back.
 func TestPassedListener(t *testing.T) {
 	p := newPlace(t)
 	l := p.listenFor(t, "127.0.0.1:0", onlyToken)

@@ -10,12 +10,12 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-// A routed network has a client and a server in namespaces of their own, and a router between them, with a service address
-// that leads to the server.
+// A routed network has a client and a server in namespaces of their own, and a router between them,
+// with a service address that leads to the server.
 type routed struct{ client, router, server *place }
 
-// newRouted makes the namespaces. The router translates the service addresses 10.96.0.1 and fd96::1 to the server's, and, if masquerade
-// is set, the client's to its own.
+// newRouted makes the namespaces. The router translates the service addresses 10.96.0.1 and fd96::1
+// to the server's, and, if masquerade is set, the client's to its own.
 func newRouted(t *testing.T, p *place, masquerade bool) *routed {
 	t.Helper()
 	for _, tool := range []string{"ip", "nft"} {
@@ -76,8 +76,8 @@ func (p *place) command(t *testing.T, line string) {
 	}
 }
 
-// TestPairsThroughNAT makes 1,000 connections each with DNAT, SNAT, and both, and some with IPv6. All are paired, though
-// neither end sees the other's address.
+// TestPairsThroughNAT makes 1,000 connections each with DNAT, SNAT, and both, and some with IPv6.
+// All are paired, though neither end sees the other's address.
 func TestPairsThroughNAT(t *testing.T) {
 	p := newPlace(t)
 	for _, tt := range []struct {

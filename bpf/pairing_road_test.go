@@ -11,7 +11,8 @@ import (
 	"github.com/gosmc/smc/internal/pairing"
 )
 
-// connectFor makes a connection over the road, whose ends ask; server and client have other options of their sockets.
+// connectFor makes a connection over the road, whose ends ask; server and client have other options
+// of their sockets.
 func (r *road) connectFor(t *testing.T, w wish, server, client func(fd uintptr)) pair {
 	t.Helper()
 	l := r.server.listenFor(t, "192.0.2.2:0", w, server)
@@ -46,7 +47,8 @@ func (r *road) checkTokens(t *testing.T, syns int, synack bool) {
 	}
 }
 
-// TestPairingBothEndsAgree makes connections whose handshake is disturbed. Both ends are paired, or neither is, and each says why.
+// TestPairingBothEndsAgree makes connections whose handshake is disturbed. Both ends are paired, or
+// neither is, and each says why.
 func TestPairingBothEndsAgree(t *testing.T) {
 	p := newPlace(t)
 	paired := [2]pairing.Cause{pairing.Paired, pairing.Paired}
@@ -153,7 +155,8 @@ func TestMultipathClient(t *testing.T) {
 	}
 }
 
-// TestForeignProgramTakesRoom has a program of others reserve 8 bytes of the SYN-ACK: the SMC option fits, and the token does not.
+// TestForeignProgramTakesRoom has a program of others reserve 8 bytes of the SYN-ACK: the SMC
+// option fits, and the token does not.
 func TestForeignProgramTakesRoom(t *testing.T) {
 	p := newPlace(t)
 	attachForeign(t, p, true, asm.Instructions{
@@ -181,8 +184,9 @@ func TestForeignProgramTakesRoom(t *testing.T) {
 	}
 }
 
-// TestAnotherKernel has the secret change while the SYN is under way, and while the SYN-ACK is: as if the peer, which has an
-// agent, were on another kernel. No end takes the other one for one of this kernel.
+// TestAnotherKernel has the secret change while the SYN is under way, and while the SYN-ACK is: as
+// if the peer, which has an agent, were on another kernel. No end takes the other one for one of
+// this kernel.
 func TestAnotherKernel(t *testing.T) {
 	p := newPlace(t)
 	for _, tt := range []struct {

@@ -151,8 +151,9 @@ func (s segment) token() uint64 {
 	return binary.NativeEndian.Uint64(s.options[i+6:])
 }
 
-// TestTokensOnWire looks at the segments of connections whose ends ask for tokens, the SMC option, both or nothing. Each is on the SYN
-// if the client asked, on the SYN-ACK if both did, and nowhere else.
+// TestTokensOnWire looks at the segments of connections whose ends ask for tokens, the SMC option,
+// both or nothing. Each is on the SYN if the client asked, on the SYN-ACK if both did, and nowhere
+// else.
 func TestTokensOnWire(t *testing.T) {
 	p := newPlace(t)
 	for _, network := range []struct{ name, listen, dial string }{
@@ -206,7 +207,8 @@ func TestTokensOnWire(t *testing.T) {
 	}
 }
 
-// TestThousandPairs makes 1,000 connections at a time. Each is a pair, and no two ends of different ones are.
+// TestThousandPairs makes 1,000 connections at a time. Each is a pair, and no two ends of different
+// ones are.
 func TestThousandPairs(t *testing.T) {
 	p := newPlace(t)
 	l := p.listenFor(t, "127.0.0.1:0", onlyToken)
@@ -246,7 +248,8 @@ func (p *place) thousandPairs(t *testing.T, l *net.TCPListener, to string) {
 	}
 }
 
-// TestRequestErrors asks on sockets that cannot have a token, and reads sockets that are no connection.
+// TestRequestErrors asks on sockets that cannot have a token, and reads sockets that are no
+// connection.
 func TestRequestErrors(t *testing.T) {
 	p := newPlace(t)
 	l := p.listenFor(t, "127.0.0.1:0", nothing)

@@ -113,7 +113,7 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 	r.Dir, r.Hosts, r.GID, r.SEID = p.Dir, p.Others, p.GID, p.SEID
 	r.Capabilities, r.Limits = p.Capabilities, append(r.Limits, p.Limits...)
 	r.UEIDs = append(r.UEIDs, p.UEIDs...)
-	r.Pairing = pairingCapability(ctx, r.Dir)
+	r.Pairing = survey.Pairing(ctx, r.Dir)
 	for _, h := range survey.Ask(ctx, r.Dir).Hosts {
 		for _, p := range h.Programs { // two supervisors may know one
 			if !slices.ContainsFunc(r.Programs, func(have control.StatusProgram) bool { return have.PID == p.PID }) {

@@ -156,7 +156,8 @@ func (a *Agent) start() (err error) {
 				return err
 			}
 		}
-		if a.option, err = bpf.Attach(cfg.Cgroup, cfg.Pins, bpf.Parts{NoOption: cfg.NoOption, NoPairing: cfg.NoPairing}); err != nil {
+		parts := bpf.Parts{NoOption: cfg.NoOption, NoPairing: cfg.NoPairing}
+		if a.option, err = bpf.Attach(cfg.Cgroup, cfg.Pins, parts); err != nil {
 			return err
 		}
 		a.log.Info("TCP option 254", "cgroup", cfg.Cgroup, "taken over", a.option.Found)
@@ -414,7 +415,9 @@ func (a *Agent) Status() (Status, error) {
 		Ports: []PortStatus{}, Vacant: []VacantStatus{},
 	}
 	if a.option != nil {
-		s.Option = OptionStatus{Enabled: !a.cfg.NoOption, Attached: a.option.Attached(), Cgroup: a.option.Cgroup()}
+		s.Option = OptionStatus{
+			Enabled: !a.cfg.NoOption, Attached: a.option.Attached(), Cgroup: a.option.Cgroup(),
+		}
 		var err error
 		if s.Option.Counters, err = a.option.Counters(); err != nil {
 			return s, err

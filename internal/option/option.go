@@ -78,7 +78,7 @@ const (
 	TooMany           // too many listening sockets of this user, or in this network namespace, have asked
 	Crossed           // both ends have connected to each other
 	Signed            // MD5 or AO signs our SYN
-	Mixed             // other sockets that listen on the port have not asked for the same: with or without pairing tokens
+	Mixed             // another socket that listens on the port has not asked for the same
 )
 
 var reasonNames = [...]string{

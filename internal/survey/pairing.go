@@ -1,4 +1,4 @@
-package main
+package survey
 
 import (
 	"context"
@@ -7,15 +7,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc/internal/agent"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/pairing"
 	"github.com/gosmc/smc/internal/port"
 )
 
-// pairingCapability says whether the kernel pairs the sockets of this process, and otherwise why not, as far as an agent of
-// the run directory or of the machine can be asked.
-func pairingCapability(ctx context.Context, dir string) control.Capability {
+// Pairing says whether the kernel pairs the sockets of this process, and otherwise why
+// not, as far as an agent of the run directory or of the machine can be asked.
+func Pairing(ctx context.Context, dir string) control.Capability {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return control.Capability{Why: err.Error()}
@@ -28,7 +27,11 @@ func pairingCapability(ctx context.Context, dir string) control.Capability {
 	if !errors.Is(err, pairing.ErrNoService) {
 		return c
 	}
-	var status agent.Status
+	var status struct { // the part of an agent's status that has the reason
+		Pairing struct {
+			Reason string `json:"reason"`
+		} `json:"pairing"`
+	}
 	answer, socket, err := port.Ask(ctx, port.Paths(dir), port.Request{Request: "status"})
 	if socket != nil {
 		socket.Close()
