@@ -29,6 +29,7 @@ func newPairing(maps map[string]*ebpf.Map) (p *Pairing, err error) {
 	if err := secret.Lookup(uint32(0), &key); err != nil {
 		return nil, fmt.Errorf("bpf: secret: %w", err)
 	}
+	// rule: TestPairingUpgrade: key == ([16]byte{}) -> true
 	if key == ([16]byte{}) { // not one of an earlier agent, whose connections are being made
 		rand.Read(key[:])
 		if err := secret.Put(uint32(0), key); err != nil {
@@ -122,7 +123,7 @@ func (p *Pairing) Read(fd int) (s Socket, err error) {
 	if err != nil {
 		return s, err
 	}
-	if cause != pairing.Paired {
+	if cause != pairing.Paired { // rule: TestRequestErrors
 		return s, &UnpairedError{cause}
 	}
 	s.Tokens = tokens
@@ -141,7 +142,7 @@ func checkSocket(fd int) error {
 	} {
 		if value, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, must.option); err != nil {
 			return ErrNotTCP
-		} else if value != must.value {
+		} else if value != must.value { // rule: TestRequestErrors
 			return must.err
 		}
 	}
@@ -149,13 +150,23 @@ func checkSocket(fd int) error {
 	if err != nil {
 		return ErrNotTCP
 	}
-	switch info.State { // include/net/tcp_states.h
-	case tcpEstablished, tcpFinWait1, tcpFinWait2, tcpCloseWait:
-		return nil
+	if !isAlive(info.State) { // rule: TestRequestErrors
+		return ErrNotAlive
 	}
-	return ErrNotAlive
+	return nil
 }
 
+// isAlive says whether bytes can still go in a direction of a connection whose socket is open: in
+// its states from ESTABLISHED on, before both ends have sent their FIN.
+func isAlive(state uint8) bool {
+	switch state {
+	case tcpEstablished, tcpFinWait1, tcpFinWait2, tcpCloseWait:
+		return true
+	}
+	return false
+}
+
+// States of TCP: Linux include/net/tcp_states.h.
 const (
 	tcpEstablished = 1
 	tcpFinWait1    = 4
@@ -180,10 +191,10 @@ func (p *Pairing) Join(a, b int) error {
 // Joins checks that two sockets that were read are the ends of one connection. They must still be
 // alive, so whoever read one of them some time ago reads it again.
 func (s Socket) Joins(other Socket) error {
-	if s.Cookie == other.Cookie {
+	if s.Cookie == other.Cookie { // rule: TestRequestErrors
 		return ErrSameSocket
 	}
-	if !pairing.Match(s.Tokens, other.Tokens) {
+	if !pairing.Match(s.Tokens, other.Tokens) { // rule: TestRequestErrors
 		return ErrNoPair
 	}
 	return nil
