@@ -3,12 +3,14 @@
  * which costs both programs a system call, and often a wake-up. So a loop looks into the rings of
  * its instance by itself: a ring that was read to its end says to its writer that no token is
  * needed (PUB_LOOK), and epoll_wait looks at all such rings before the kernel and beside it. Before
- * it sleeps it takes the word back, and from then on the next bytes come with a token.
+ * it sleeps it takes the word back, and from then on the next bytes come with a token. A loop with
+ * poll does the same: polls.c.
  *
  * Until it does, bytes can be in a ring of which the kernel does not know. So all that could sleep
  * on the descriptor has to come by here: the ring is one of an instance that was made here, in
- * which one thread waits, that is in no other instance and was never given to poll or select, and
- * whose process nobody was forked from.
+ * which one thread waits, that is in no other instance and was never given to poll or select, or of
+ * one thread that has polled it while it was never given to anything else, and its process is one
+ * that nobody was forked from.
  */
 #include "ring.h"
 
@@ -16,14 +18,7 @@
 
 #define MOST 64		   /* rings of one instance; others have tokens */
 #define ASK_NSEC 50000	   /* after which the kernel is asked although rings have bytes */
-#define LOOK_NSEC 50000	   /* of looking before it sleeps */
-#define BRIEF_NSEC 3000	   /* of it in which signals may come: their handlers end no wait then */
-#define TAKEN_NSEC 20000   /* between two looks: somebody else had the processor */
-#define LUCK_FIRST 4
-#define LUCK_MOST 8
-#define MISS 2
-#define SELDOM 16
-#define SELDOMEST 4096
+#define SELDOM 16	   /* waits between two looks where it does not pay, at first */
 
 /* A ring of an instance, with the registration of its descriptor. */
 struct member {
@@ -82,7 +77,7 @@ static void forget(struct busy *b, uint32_t serial)
 		ring_unref(b->members[i].ring);
 	b->n = b->next = 0;
 	b->asked = 0;
-	b->luck = (struct luck){.left = LUCK_FIRST, .seldom = SELDOM};
+	b->luck = (struct luck){0};
 	b->serial = serial;
 }
 
@@ -128,6 +123,26 @@ static bool add(int epfd, uint32_t serial, int fd, struct ring *r, const struct 
 	return is;
 }
 
+/* polls says whether this thread is the only one that has polled a descriptor, and nothing else could wait for it. */
+static bool polls(const struct end *e)
+{
+	return __atomic_load_n(&e->loop, __ATOMIC_SEQ_CST) == (LOOP_POLLS | ring_thread()) && e->generation == births_generation();
+}
+
+static bool same_processor(const struct ring *r)
+{
+	return __atomic_load_n(&r->h->processor, __ATOMIC_RELAXED) == (uint32_t)sched_getcpu() + 1;
+}
+
+/* busy_loop says whether a descriptor is waited for by an event loop of this thread alone. */
+bool busy_loop(const struct end *e, int fd)
+{
+	struct epoll_event ev;
+	uint32_t serial;
+
+	return polls(e) || epoll_registered(e, fd, &ev, &serial) >= 0;
+}
+
 /*
  * busy_drained is for a ring that was read to its end just now, and is armed: its writer need send
  * no token if this thread's event loop has the descriptor. The lock of the ring is held.
@@ -137,21 +152,22 @@ void busy_drained(const struct end *e, struct ring *r, int fd)
 	uint64_t pub = pub_load(r), code = 1;
 	struct epoll_event ev;
 	uint32_t serial;
-	int epfd;
+	bool polled = polls(e);
+	int epfd = -1;
 
 	if ((pub & PUB_LOOK) || !(pub & PUB_ARMED) || (pub & PUB_LEFT) || used(r, pub) != 0 || outstanding(r, pub) != 0 || r->side->edges ||
 	    __atomic_load_n(&r->users, __ATOMIC_SEQ_CST) != 1)
 		return;
-	epfd = epoll_registered(e, fd, &ev, &serial);
-	if (epfd < 0 || !(ev.events & (EPOLLIN | EPOLLRDNORM)))
-		return;
-	if (!add(epfd, serial, fd, r, &ev, pub & PUB_HEAD))
-		return;
+	if (!polled) {
+		epfd = epoll_registered(e, fd, &ev, &serial);
+		if (epfd < 0 || !(ev.events & (EPOLLIN | EPOLLRDNORM)) || !add(epfd, serial, fd, r, &ev, pub & PUB_HEAD))
+			return;
+	}
 	while (code < 15 && 1ull << code <= r->size / 2)
 		code++;
 	r->busy = 1;
 	/* Others that are about to sleep say so before they have tokens sent again, and we look after we have had them left out. */
-	if (pub_swap(r, &pub, pub | code << PUB_LOOK_SHIFT) && epoll_registered(e, fd, &ev, &serial) != epfd)
+	if (pub_swap(r, &pub, pub | code << PUB_LOOK_SHIFT) && (polled ? !polls(e) : epoll_registered(e, fd, &ev, &serial) != epfd))
 		busy_cool(r);
 }
 
@@ -185,6 +201,59 @@ bool busy_shown(int fd)
 	if (!__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) || !ring_enter(&e->in, &r))
 		return false;
 	there = busy_cool(r);
+	ring_exit(r);
+	return there;
+}
+
+/*
+ * busy_polled is busy_shown for a descriptor that this thread is about to poll. True: its ring is looked at and stays so, as no other has had the descriptor, and looks
+ * says that it may. Else *there is set if poll need not wait.
+ */
+bool busy_polled(int fd, bool looks, bool *there)
+{
+	struct end *e = end_at(fd);
+	uint32_t none = 0, me = LOOP_POLLS | ring_thread();
+	struct ring *r;
+
+	if (!e)
+		return false;
+	if (!__atomic_compare_exchange_n(&e->loop, &none, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && none != me) {
+		*there |= busy_shown(fd);
+		return false;
+	}
+	if (!__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) || !ring_enter(&e->in, &r))
+		return false;
+	looks = looks && r->busy && polls(e);
+	if (!looks)
+		*there |= busy_cool(r);
+	ring_exit(r);
+	return looks;
+}
+
+/* busy_beneath says whether the writer of a descriptor's ring last ran where this thread does, so that to look keeps it from writing. */
+bool busy_beneath(int fd)
+{
+	struct end *e = end_at(fd);
+	struct ring *r;
+	bool is;
+
+	if (!e || !__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) || !ring_enter(&e->in, &r))
+		return false;
+	is = same_processor(r);
+	ring_exit(r);
+	return is;
+}
+
+/* busy_bytes says whether a ring of which the kernel need not know has bytes. */
+bool busy_bytes(int fd)
+{
+	struct end *e = end_at(fd);
+	struct ring *r;
+	bool there;
+
+	if (!e || !__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) || !ring_enter(&e->in, &r))
+		return false;
+	there = r->busy && used(r, pub_load(r)) != 0;
 	ring_exit(r);
 	return there;
 }
@@ -327,15 +396,17 @@ void busy_dropped(int fd, struct ring *r)
 	}
 }
 
-/* writable is the part of a registration's events that is about writing, as far as it is so now. */
-static uint32_t writable(const struct end *e, const struct member *m)
+/* busy_writable is the part of the wanted events that is about writing, as far as it is so now. */
+uint32_t busy_writable(int fd, uint32_t wanted)
 {
-	uint32_t wanted = m->events & (EPOLLOUT | EPOLLWRNORM);
-	struct pollfd p = {.fd = m->fd, .events = (short)wanted};
+	const struct end *e = end_at(fd);
+	struct pollfd p = {.fd = fd};
 	struct timespec none = {0};
 
-	if (!wanted || send_has_room(e))
+	wanted &= EPOLLOUT | EPOLLWRNORM;
+	if (!wanted || (e && send_has_room(e)))
 		return wanted;
+	p.events = (short)wanted;
 	return SYS(ppoll, &p, 1, &none, NULL, 0) == 1 ? (uint32_t)p.revents & wanted : 0;
 }
 
@@ -367,7 +438,7 @@ static int collect(struct busy *b, int epfd, struct epoll_event *events, int max
 		if (n == max || !is_ready(m) || !(m->events & (EPOLLIN | EPOLLRDNORM)))
 			continue;
 		m->told = pub_load(m->ring) & PUB_HEAD;
-		events[n].events = (m->events & (EPOLLIN | EPOLLRDNORM)) | writable(e, m);
+		events[n].events = (m->events & (EPOLLIN | EPOLLRDNORM)) | busy_writable(m->fd, m->events);
 		events[n++].data.u64 = m->data;
 		if (m->events & EPOLLONESHOT) {
 			struct epoll_event off = {.events = EPOLLONESHOT, .data.u64 = m->data};
@@ -415,30 +486,42 @@ static int ask(struct busy *b, int epfd, struct epoll_event *events, int n, int 
 	return merge(events, n, k);
 }
 
+/*
+ * busy_due says whether the kernel is to be asked for the events of an instance that has others already: where it has rings that are looked at, and was asked just
+ * now, it need not be. True: it is about to be.
+ */
+bool busy_due(int epfd, uint32_t serial)
+{
+	struct busy *b = &busies[epfd];
+	uint64_t now;
+
+	if (b->serial != serial || b->n == 0)
+		return true;
+	now = precise_now();
+	if (now - b->asked <= ASK_NSEC)
+		return false;
+	b->asked = now;
+	return true;
+}
+
 /* may_look says whether looking is worth it: it has paid, or it is to be found out. */
 static bool may_look(struct busy *b)
 {
-	uint32_t processor = (uint32_t)sched_getcpu() + 1;
-
-	if (b->luck.left <= 0 && ++b->luck.waits < b->luck.seldom)
+	if (!luck_tries(&b->luck, SELDOM))
 		return false;
-	b->luck.waits = 0;
 	for (uint32_t i = 0; i < b->n; i++)
-		if (__atomic_load_n(&b->members[i].ring->h->processor, __ATOMIC_RELAXED) == processor)
+		if (same_processor(b->members[i].ring))
 			return false;
 	return true;
 }
 
-static void has_paid(struct busy *b, bool paid)
+/* any_writes says whether an instance would tell that there is room, of which the kernel is to be asked before a look. */
+static bool any_writes(const struct busy *b)
 {
-	if (paid) {
-		b->luck.left += b->luck.left < LUCK_MOST;
-		b->luck.seldom = SELDOM;
-	} else if (b->luck.left > 0) {
-		b->luck.left -= MISS;
-	} else if (b->luck.seldom < SELDOMEST) {
-		b->luck.seldom *= 2;
-	}
+	for (uint32_t i = 0; i < b->n; i++)
+		if ((b->members[i].events & (EPOLLOUT | EPOLLWRNORM)) && !(b->members[i].events & EPOLLET))
+			return true;
+	return false;
 }
 
 static bool any_ready(const struct busy *b)
@@ -452,31 +535,17 @@ static bool any_ready(const struct busy *b)
 /* look looks for a while whether something comes. *n: events of the kernel, or its error. */
 static bool look(struct busy *b, int epfd, struct epoll_event *events, int max, const sigset_t *mask, uint64_t begin, int *n)
 {
-	uint64_t signals = 0, now = begin, before;
-	bool off = false, paid = false;
+	struct glance g;
+	bool paid = false;
 
 	*n = 0;
-	for (unsigned i = 1; !(paid = any_ready(b)); i++) {
-		pause_cpu();
-		if (i % 8 != 0)
-			continue;
-		before = now;
-		now = precise_now();
-		if (now - begin > LOOK_NSEC || now - before > TAKEN_NSEC)
-			break;
-		if (now - begin > BRIEF_NSEC && !off) {
-			signals = signals_off();
-			off = true;
-		}
-		if (now - b->asked > ASK_NSEC) {
-			*n = ask(b, epfd, events, 0, max, mask, now);
-			if (*n != 0)
-				break;
-		}
-	}
-	if (*n == 0)
-		has_paid(b, paid);
-	if (off && signals_on(signals, paid || *n ? ENDING_NOT : ENDING_ALL))
+	glance_begin(&g, begin);
+	while (*n == 0 && !(paid = any_ready(b)) && glance_on(&g))
+		if (g.now - b->asked > ASK_NSEC)
+			*n = ask(b, epfd, events, 0, max, mask, g.now);
+	if (*n >= 0) /* an event of the kernel would have come earlier without the look */
+		luck_paid(&b->luck, paid, SELDOM);
+	if (glance_over(&g, paid || *n))
 		*n = -EINTR;
 	return paid;
 }
@@ -502,6 +571,8 @@ int busy_wait(int epfd, uint32_t serial, bool sole, struct epoll_event *events, 
 		n = ask(b, epfd, events, n, max, mask, now);
 		if (n == 0 && max == 1)
 			n = collect(b, epfd, events, max, false, sole);
+	} else if (n == 0 && any_writes(b)) {
+		n = ask(b, epfd, events, 0, max, mask, now);
 	}
 	if (n != 0 || !waits)
 		return n;

@@ -127,7 +127,7 @@ static void drop(struct ring **where)
 	struct ring *r = __atomic_exchange_n(where, NULL, __ATOMIC_SEQ_CST);
 	bool out;
 
-	if (r && r->member)
+	if (r && (r->member || r->busy))
 		busy_dropped(end_of(where, &out), r);
 	if (r)
 		ring_unref(r);

@@ -285,6 +285,16 @@ static bool sole(const struct set *s)
 	return s->owner == ring_thread();
 }
 
+/* epoll_instance says whether a descriptor is an instance that was made here. */
+bool epoll_instance(int fd, uint32_t *serial)
+{
+	const struct set *s = set_at(fd);
+
+	if (s)
+		*serial = s->serial;
+	return s;
+}
+
 /* epoll_sole says so of a descriptor. */
 bool epoll_sole(int epfd)
 {
@@ -413,23 +423,30 @@ void epoll_nudge(int fd)
 
 /*
  * can_write finds out which sockets that are to be written to can be, and leaves the kernel as it is about them. It
- * tells it of all others. The lock is held.
+ * tells it of all others. The kernel is not asked about those whose rings have room: then the rest of their events is not found. The lock is held.
  */
 static int can_write(struct set *s, struct epoll_event *found, int max)
 {
 	struct pollfd p[SHOWN];
 	struct timespec none = {0};
 	uint32_t kept = 0;
-	int n = 0, shown = 0;
+	int n = 0, shown = 0, known = 0;
 
 	for (uint32_t i = 0; i < s->count; i++) {
 		struct watch *w = &watches[s->changes[i]];
+		const struct end *e;
 
 		if (w->listed == s->serial && w->serial == s->serial && !w->gone && (w->want & EPOLLOUT & ~w->events) && w->rounds < ROUNDS &&
-		    w->want_data == w->data && n < max && n < SHOWN)
+		    w->want_data == w->data && n < max && n < SHOWN) {
 			p[n++] = (struct pollfd){.fd = s->changes[i], .events = (short)w->want};
+			e = end_at(s->changes[i]);
+			if (e && send_has_room(e)) {
+				p[n - 1] = p[known];
+				p[known++] = (struct pollfd){.fd = s->changes[i], .revents = POLLOUT};
+			}
+		}
 	}
-	if (n == 0 || s->others || SYS(ppoll, p, n, &none, NULL, 0) < 0) {
+	if (n == 0 || s->others || (n > known && SYS(ppoll, p + known, n - known, &none, NULL, 0) < 0)) {
 		settle_all(s);
 		return 0;
 	}
@@ -484,20 +501,22 @@ static int before(struct set *s, struct epoll_event *found, int max)
 	return n;
 }
 
-/*
- * together adds our events to the kernel's, and drops those events of the kernel that are about the
- * same sockets.
- */
-static int together(struct set *s, struct epoll_event *events, int n, const struct epoll_event *found, int shown)
+/* together adds our events to the kernel's, and makes one of those that are about the same socket. */
+static int together(struct set *s, struct epoll_event *events, int n, struct epoll_event *found, int shown)
 {
 	int kept = 0;
 
 	for (int i = 0; i < n; i++) {
 		uint64_t fd = events[i].data.u64;
+		uint32_t more = events[i].events;
 
-		if (fd < ENDS && watches[fd].serial == s->serial && watches[fd].shown)
+		if (fd >= ENDS || watches[fd].serial != s->serial || !watches[fd].shown) {
+			events[kept++] = events[i];
 			continue;
-		events[kept++] = events[i];
+		}
+		for (int k = 0; k < shown; k++)
+			if (found[k].data.u64 == fd)
+				found[k].events |= more & (watches[fd].want | EPOLLERR | EPOLLHUP);
 	}
 	for (int i = 0; i < shown; i++) {
 		watches[found[i].data.u64].shown = false;
@@ -527,7 +546,7 @@ static bool is_none(const struct timespec *t)
 			return (int)sys_return(-EINTR);                                             \
 		shown = s ? before(s, found, max) : 0;                                              \
 		if (shown) {                                                                        \
-			n = (int)SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8);           \
+			n = busy_due(epfd, s->serial) ? (int)SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8) : 0; \
 			if (edges_used)                                                             \
 				edges_told(events, n);                                              \
 			n = together(s, events, n < 0 ? 0 : n, found, shown);                    \
@@ -594,34 +613,7 @@ static bool shown(int fd)
 	return s ? busy_instance(fd, s->serial) : busy_shown(fd);
 }
 
-/* shown_polled says whether poll need not wait. All descriptors are seen to, as it may wait for each. */
-static bool shown_polled(const struct pollfd *p, nfds_t n)
-{
-	bool there = false;
-
-	if (!p || ends_top() == 0)
-		return false;
-	for (nfds_t i = 0; i < n; i++)
-		if ((p[i].events & (POLLIN | POLLRDNORM)) && shown(p[i].fd))
-			there = true;
-	return there;
-}
-
-/* polled_shown adds the events that the kernel does not know to its answer. */
-static int polled_shown(struct pollfd *p, nfds_t n, int r)
-{
-	for (nfds_t i = 0; r >= 0 && i < n; i++) {
-		short says = p[i].events & (POLLIN | POLLRDNORM);
-
-		if (!says || !shown(p[i].fd))
-			continue;
-		r += p[i].revents == 0;
-		p[i].revents |= says;
-	}
-	return r;
-}
-
-/* shown_selected is shown_polled for select. */
+/* shown_selected says whether select need not wait. All descriptors are seen to, as it may wait for each. */
 static bool shown_selected(int n, const fd_set *in)
 {
 	bool there = false;
@@ -632,7 +624,7 @@ static bool shown_selected(int n, const fd_set *in)
 	return there;
 }
 
-/* selected_shown is polled_shown for select; asked is what the program has asked for. */
+/* selected_shown adds the descriptors of which the kernel does not know to its answer; asked is what the program has asked for. */
 static int selected_shown(int n, const fd_set *asked, fd_set *in, int r)
 {
 	for (int fd = 0; r >= 0 && fd < n && fd < ends_top(); fd++) {
@@ -725,8 +717,9 @@ EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
 		next_resolve();
 	if (__builtin_expect(quiet_asked(p, n), 0))
 		return polled(p, n, quiet_polled(p, n, next.poll(p, n, 0)), band);
-	if (__builtin_expect(shown_polled(p, n), 0))
-		return polled(p, n, polled_shown(p, n, next.poll(p, n, 0)), band);
+	found = polls_wait(p, n, timeout != 0, NULL);
+	if (found != POLLS_SLEEP)
+		return polled(p, n, (int)sys_return(found), band);
 	if (idle_msec(&timeout)) {
 		found = next.poll(p, n, IDLE_MSEC);
 		if (found != 0)
@@ -750,8 +743,9 @@ EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, con
 		next_resolve();
 	if (__builtin_expect(quiet_asked(p, n), 0))
 		return polled(p, n, quiet_polled(p, n, next.ppoll(p, n, &none, mask)), band);
-	if (__builtin_expect(shown_polled(p, n), 0))
-		return polled(p, n, polled_shown(p, n, next.ppoll(p, n, &none, mask)), band);
+	found = polls_wait(p, n, !is_none(timeout), mask);
+	if (found != POLLS_SLEEP)
+		return polled(p, n, (int)sys_return(found), band);
 	if (idle_spec(&timeout, &rest)) {
 		found = next.ppoll(p, n, &second, mask);
 		if (found != 0)

@@ -106,8 +106,7 @@ static bool limited(int fd)
 /* attach takes a ring that has come with the bytes just read. The caller has passed the gate. */
 static void attach(struct end *e, int fd, int memfd)
 {
-	uint32_t none = ATTACHED_NOT, serial;
-	struct epoll_event ev;
+	uint32_t none = ATTACHED_NOT;
 	struct ring *r;
 
 	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || uring_seen() || options_low(fd) || !end_alone(e) || !end_is(fd, e) ||
@@ -132,7 +131,7 @@ static void attach(struct end *e, int fd, int memfd)
 		if (!end_alone(e) || !__atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) || (__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			r->side->state = RING_ENDED;
 			end_forget(&e->in, r);
-		} else if (e->turned == TURNED_NOT && e->turns >= HINTS && epoll_registered(e, fd, &ev, &serial) >= 0) {
+		} else if (e->turned == TURNED_NOT && e->turns >= HINTS && busy_loop(e, fd)) {
 			e->turned = TURNED_LOOP;
 		} else if (e->turned == TURNED_NOT && e->turns >= HINTS && r->size != RING_BYTES_ANSWERS) {
 			e->turned = TURNED_YES;

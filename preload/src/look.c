@@ -13,11 +13,7 @@ static __thread struct luck accepting __attribute__((tls_model("initial-exec")))
 
 #define LOOK 100000	 /* nanoseconds, at a socket: it takes as long to wake both programs up on a virtual machine, and so does a connection until its first answer */
 #define LOOK_RING 50000 /* and into a ring */
-#define LUCK_FIRST 4
-#define LUCK_MOST 8
-#define MISS 2		/* times that it has to pay for each that it has not */
 #define SELDOM 64	/* waits between two looks where it does not pay; twice as many each time */
-#define SELDOMEST 4096
 #define PAYS_MOST 8	/* looks into a ring in a row that do not pay, until that is seldom, too */
 
 /* look_before waits a while for something to read or accept. The call that comes next finds out which. */
@@ -28,14 +24,8 @@ void look_before(int fd, struct luck *luck)
 	uint64_t until = 0;
 	bool paid = false;
 
-	if (luck->seldom == 0)
-		*luck = (struct luck){.left = LUCK_FIRST, .seldom = SELDOM};
-	if (luck->left <= 0 && ++luck->waits < luck->seldom)
+	if (!luck_tries(luck, SELDOM) || SYS(ppoll, &p, 1, &none, NULL, 0) != 0 || !would_wait(fd, 0))
 		return;
-	if (SYS(ppoll, &p, 1, &none, NULL, 0) != 0 || !would_wait(fd, 0)) {
-		luck->waits = 0; /* nothing was learnt */
-		return;
-	}
 	for (unsigned i = 0; !paid; i++) {
 		pause_cpu();
 		paid = SYS(ppoll, &p, 1, &none, NULL, 0) != 0;
@@ -44,15 +34,7 @@ void look_before(int fd, struct luck *luck)
 		else if (i % 8 == 0 && precise_now() > until)
 			break;
 	}
-	luck->waits = 0;
-	if (paid) {
-		luck->left += luck->left < LUCK_MOST;
-		luck->seldom = SELDOM;
-	} else if (luck->left > 0) {
-		luck->left -= MISS;
-	} else if (luck->seldom < SELDOMEST) {
-		luck->seldom *= 2;
-	}
+	luck_paid(luck, paid, SELDOM);
 }
 
 /* look_accept is look_before for a listener. */

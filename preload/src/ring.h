@@ -146,14 +146,14 @@ struct ring {
 	uint32_t size;
 	uint32_t busy; /* bytes may be there of which the kernel does not know: busy.c */
 	uint32_t member; /* it is looked at, or was */
-	int32_t epfd;	 /* by that instance */
+	int32_t epfd;	 /* by that instance; one that polls has none */
 	struct ring **where; /* of the descriptor for which it was made; others may have it, too */
 	struct ring_header *h;
 	uint8_t *data;
 	struct ring_side *side;
 };
 
-/* look.c: how looking has paid lately to a thread. */
+/* glance.c: how looking has paid lately to a thread. */
 struct luck {
 	int32_t left;	 /* while it is above 0 all waits look */
 	uint32_t waits;	 /* since the last look */
@@ -337,6 +337,23 @@ static inline void span_copy(const struct span *from, void *memory, size_t n, bo
 	}
 }
 
+/* A look of a call that waits for many descriptors. */
+struct glance {
+	uint64_t begin, now;
+	uint64_t signals;
+	uintptr_t frame; /* of its stack */
+	unsigned turns;
+	bool traces; /* a handler of a signal that runs leaves a trace */
+	bool off;    /* signals are */
+};
+
+/* glance.c */
+void glance_begin(struct glance *g, uint64_t now);
+bool glance_on(struct glance *g);
+bool glance_over(struct glance *g, bool came);
+bool luck_tries(struct luck *luck, uint32_t seldom);
+void luck_paid(struct luck *luck, bool paid, uint32_t seldom);
+
 /* Descriptors that are ends of pairs, as far as this process knows: ends.c */
 #define ENDS 65536
 #define NEVER_OUT 1u
@@ -369,10 +386,11 @@ struct end {
 	uint32_t edges;	 /* EDGES_ below */
 	uint32_t watched; /* an epoll instance has it */
 	uint32_t on;	 /* options that the end has on, and the kernel's socket not yet: options.c */
-	uint32_t loop; /* the serial of the only instance that has had it. 0: none; LOOP_OTHERS: that, or poll or select */
+	uint32_t loop; /* the serial of the only instance that has had it, or LOOP_POLLS and the only thread that has polled it. 0: none; LOOP_OTHERS: several, or select */
 	uint32_t admission; /* where it is to be noted whether it was short: admission.c. 0: nowhere, or it is */
 };
 
+#define LOOP_POLLS 0x80000000u /* above all serials; below: a thread ID */
 #define LOOP_OTHERS ~0u
 
 /* Of a ring. */
@@ -570,7 +588,13 @@ bool end_hung_up(int fd);
 #define BUSY_SLEEP (-1000000)
 void busy_drained(const struct end *e, struct ring *r, int fd);
 bool busy_cool(struct ring *r);
+bool busy_loop(const struct end *e, int fd);
 bool busy_shown(int fd);
+bool busy_polled(int fd, bool looks, bool *there);
+bool busy_beneath(int fd);
+bool busy_bytes(int fd);
+uint32_t busy_writable(int fd, uint32_t wanted);
+bool busy_due(int epfd, uint32_t serial);
 bool busy_instance(int epfd, uint32_t serial);
 void busy_control(struct end *e, uint32_t serial, int epfd, int op, int fd, const struct epoll_event *ev);
 int busy_wait(int epfd, uint32_t serial, bool sole, struct epoll_event *events, int max, bool waits, const sigset_t *mask);
@@ -579,7 +603,12 @@ void busy_dropped(int fd, struct ring *r);
 void busy_inherited(int from, int epfd, uint32_t serial, const struct epoll_event *ev);
 int busy_more(int epfd, uint32_t serial, bool sole, struct epoll_event *events, int n, int max);
 
+/* polls.c */
+#define POLLS_SLEEP (-1000000)
+int polls_wait(struct pollfd *p, nfds_t n, bool waits, const sigset_t *mask);
+
 /* epoll.c */
+bool epoll_instance(int fd, uint32_t *serial);
 bool epoll_sole(int epfd);
 int epoll_registered(const struct end *e, int fd, struct epoll_event *ev, uint32_t *serial);
 

@@ -554,8 +554,6 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 	struct ring *r;
 	size_t all;
 	int saved = errno;
-	struct epoll_event ev;
-	uint32_t serial;
 
 	if (!span_init(&s, iov, count))
 		return NOT_OURS;
@@ -574,7 +572,7 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) == 0 && e->turned == TURNED_NOT &&
 	    __atomic_add_fetch(&e->turns, 1, __ATOMIC_RELAXED) == TAKEN_TURNS) {
 		admission_grown(e);
-		__atomic_store_n(&e->turned, would_wait(fd, flags) ? TURNED_YES : epoll_registered(e, fd, &ev, &serial) >= 0 ? TURNED_LOOP : TURNED_TRIED, __ATOMIC_RELAXED);
+		__atomic_store_n(&e->turned, would_wait(fd, flags) ? TURNED_YES : busy_loop(e, fd) ? TURNED_LOOP : TURNED_TRIED, __ATOMIC_RELAXED);
 	}
 	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) < STREAK)
 		__atomic_fetch_add(&e->streak, 1, __ATOMIC_RELAXED);

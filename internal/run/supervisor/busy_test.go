@@ -7,10 +7,12 @@ import (
 	"github.com/gosmc/smc/internal/run/proto"
 )
 
-// Cases of testdata/busy.c.
+// Cases of testdata/busy.c. Those with poll- have a loop with poll in place of epoll.
 var busyCases = []string{
 	"again", "edge", "edge-again", "writable", "gone", "oneshot", "poll", "select", "copy", "other", "nested", "polled",
-	"fork", "thread", "receiver", "poller", "reset", "exec", "signal", "many", "resting",
+	"fork", "thread", "receiver", "poller", "reset", "exec", "signal", "struck", "apart", "turning", "many", "resting",
+	"poll-again", "poll-writable", "poll-select", "poll-fork", "poll-thread", "poll-receiver", "poll-reset", "poll-exec", "poll-signal", "poll-struck", "poll-apart",
+	"poll-beside", "poll-instance",
 }
 
 func busyProgram(t *testing.T) string {

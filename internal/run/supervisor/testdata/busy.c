@@ -14,6 +14,16 @@
 static int c, s;    /* the ends */
 static int ec, es;  /* the instances that have them */
 static uint32_t how = EPOLLIN;
+static bool polling; /* the loop is one of poll, and has no instances */
+static int strike; /* looks at the clock until a signal comes */
+
+/* clock_gettime has a signal come while the library looks. */
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+	if (id == CLOCK_MONOTONIC && strike && --strike == 0)
+		system_call(SYS_tgkill, getpid(), system_call(SYS_gettid, 0, 0, 0, 0), SIGUSR1, 0);
+	return (int)system_call(SYS_clock_gettime, id, (long)t, 0, 0);
+}
 
 static int control(int ep, int op, int fd, uint32_t events)
 {
@@ -26,8 +36,15 @@ static int control(int ep, int op, int fd, uint32_t events)
 static uint32_t told_of(int ep, int fd, int timeout)
 {
 	struct epoll_event ev[4];
-	int n = epoll_wait(ep, ev, 4, timeout);
+	struct pollfd p = {.fd = fd, .events = (short)(fd == s ? how & (EPOLLIN | EPOLLOUT) : EPOLLIN)};
+	int n;
 
+	if (polling) {
+		n = poll(&p, 1, timeout);
+		CHECK(n == (p.revents != 0));
+		return (uint32_t)p.revents;
+	}
+	n = epoll_wait(ep, ev, 4, timeout);
 	CHECK(n == 0 || (n == 1 && ev[0].data.u64 == (uint64_t)fd));
 	return n ? ev[0].events : 0;
 }
@@ -99,9 +116,11 @@ static void talk(int turns)
 static void begin(void)
 {
 	both();
-	ec = epoll_create1(0);
-	es = epoll_create1(0);
-	CHECK(control(ec, EPOLL_CTL_ADD, c, EPOLLIN) == 0 && control(es, EPOLL_CTL_ADD, s, how) == 0);
+	if (!polling) {
+		ec = epoll_create1(0);
+		es = epoll_create1(0);
+		CHECK(control(ec, EPOLL_CTL_ADD, c, EPOLLIN) == 0 && control(es, EPOLL_CTL_ADD, s, how) == 0);
+	}
 	talk(TURNS);
 	CHECK(mapped_rings() == (moved() ? 4 : 0)); /* each as its writer and as its reader has it */
 }
@@ -365,15 +384,143 @@ static void caught(int sig)
 	(void)sig;
 }
 
+/* struck waits until a signal ends that. */
+static void struck(void)
+{
+	struct pollfd p = {.fd = s, .events = POLLIN};
+	struct epoll_event ev;
+
+	CHECK((polling ? poll(&p, 1, -1) : epoll_wait(es, &ev, 1, -1)) == -1 && errno == EINTR);
+}
+
 static void on_signal(void)
 {
 	struct itimerval soon = {.it_value = {0, 30000}};
 	struct sigaction a = {.sa_handler = caught, .sa_flags = SA_RESTART};
-	struct epoll_event ev;
 
 	begin();
 	CHECK(sigaction(SIGALRM, &a, NULL) == 0 && setitimer(ITIMER_REAL, &soon, NULL) == 0);
-	CHECK(epoll_wait(es, &ev, 1, -1) == -1 && errno == EINTR);
+	struck();
+}
+
+static volatile sig_atomic_t late;
+
+static void caught_late(int sig)
+{
+	(void)sig;
+	late++;
+}
+
+/* elsewhere has this thread go on on another one of all processors than where it has written. */
+static void elsewhere(cpu_set_t all)
+{
+	int now = sched_getcpu();
+	cpu_set_t other;
+
+	for (int i = 0; i < CPU_SETSIZE; i++) {
+		CPU_ZERO(&other);
+		CPU_SET(i, &other);
+		if (i != now && CPU_ISSET(i, &all) && sched_setaffinity(0, sizeof(other), &other) == 0)
+			return;
+	}
+}
+
+/* strikes has a signal come while a wait looks. If there is none, as TCP does not look, or the look was over before, another one ends the wait. */
+static void strikes(int looks, int flags)
+{
+	struct itimerval soon = {.it_value = {0, 500000}};
+	struct sigaction a = {.sa_handler = caught, .sa_flags = SA_RESTART | flags}, b = {.sa_handler = caught_late};
+	int missed = 0;
+	cpu_set_t all;
+
+	CHECK(sched_getaffinity(0, sizeof(all), &all) == 0);
+	CHECK(sigaction(SIGUSR1, &a, NULL) == 0 && sigaction(SIGALRM, &b, NULL) == 0);
+	for (int i = 0; i < 2; i++) {
+		begin();
+		elsewhere(all);
+		strike = looks;
+		late = 0;
+		CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+		struck();
+		missed += strike == 0 && late != 0;
+		CHECK(setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL) == 0);
+		strike = 0;
+		CHECK(sched_setaffinity(0, sizeof(all), &all) == 0);
+		close(c);
+		close(s);
+	}
+	CHECK(missed < 2);
+}
+
+#define LATER 30 /* looks at the clock, after which signals are kept out where it is not seen whether handlers have run */
+#if defined(__x86_64__)
+#define EARLY 3
+#else
+#define EARLY LATER
+#endif
+
+static void on_struck(void)
+{
+	strikes(EARLY, 0);
+}
+
+/* on_apart is the same with a handler that has a stack of its own. */
+static void on_apart(void)
+{
+	static char memory[64 << 10];
+	stack_t own = {.ss_sp = memory, .ss_size = sizeof(memory)};
+
+	CHECK(sigaltstack(&own, NULL) == 0);
+	strikes(LATER, SA_ONSTACK);
+}
+
+/* on_turning has the program turn to writing, with bytes to read of which the kernel does not know. */
+static void on_turning(void)
+{
+	strand();
+	for (int i = 0; i < 10; i++) {
+		CHECK(control(es, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLOUT) == 0 && told(es, PATIENCE) == (EPOLLIN | EPOLLOUT));
+		CHECK(control(es, EPOLL_CTL_MOD, s, EPOLLOUT) == 0 && told(es, PATIENCE) == EPOLLOUT);
+		CHECK(control(es, EPOLL_CTL_MOD, s, EPOLLIN) == 0 && told(es, PATIENCE) == EPOLLIN);
+	}
+	CHECK(close(c) == 0);
+	CHECK(control(es, EPOLL_CTL_MOD, s, EPOLLIN | EPOLLOUT) == 0);
+	while (!(told(es, PATIENCE) & EPOLLIN)) /* which is there still */
+		;
+	get(s);
+	CHECK(read(s, &(char){0}, 1) == 0);
+}
+
+/* on_beside has a pipe be told of beside a ring in which there is always something. */
+static void on_beside(void)
+{
+	struct pollfd p[3] = {{.events = POLLIN}, {.events = POLLIN}, {.fd = -1, .events = POLLIN}};
+	int ends[2];
+
+	begin();
+	CHECK(pipe(ends) == 0);
+	p[0].fd = s;
+	p[1].fd = ends[0];
+	put(c);
+	for (int i = 0; i < 1000; i++)
+		CHECK(poll(p, 3, PATIENCE) == 1 && p[0].revents == POLLIN && p[1].revents == 0 && p[2].revents == 0);
+	put(ends[1]);
+	while (poll(p, 3, PATIENCE) == 1)
+		CHECK(p[0].revents == POLLIN);
+	CHECK(p[0].revents == POLLIN && p[1].revents == POLLIN && p[2].revents == 0);
+}
+
+/* on_instance has an epoll instance get a descriptor that was polled. */
+static void on_instance(void)
+{
+	strand();
+	polling = false;
+	es = epoll_create1(0);
+	CHECK(control(es, EPOLL_CTL_ADD, s, EPOLLIN) == 0 && told(es, PATIENCE) == EPOLLIN);
+	get(s);
+	CHECK(told(es, 20) == 0);
+	put(c);
+	CHECK(told(es, PATIENCE) == EPOLLIN);
 }
 
 #define MANY 300 /* connections, with four rings each, as both ends are here */
@@ -485,11 +632,12 @@ int main(int argc, char **argv)
 		{"again", on_again}, {"edge", on_edge}, {"edge-again", on_edge_again}, {"writable", on_writable}, {"gone", on_gone}, {"oneshot", on_oneshot},
 		{"poll", on_poll}, {"select", on_select}, {"copy", on_copy}, {"other", on_other}, {"nested", on_nested}, {"polled", on_polled},
 		{"fork", on_fork}, {"thread", on_thread}, {"receiver", on_receiver}, {"poller", on_poller}, {"reset", on_reset}, {"exec", on_exec},
-		{"signal", on_signal}, {"many", on_many}, {"resting", on_resting},
+		{"signal", on_signal}, {"struck", on_struck}, {"apart", on_apart}, {"turning", on_turning}, {"beside", on_beside}, {"instance", on_instance}, {"many", on_many}, {"resting", on_resting},
 	};
 
+	polling = argc > 1 && strncmp(argv[1], "poll-", 5) == 0;
 	for (size_t i = 0; argc > 1 && i < sizeof(cases) / sizeof(*cases); i++)
-		if (strcmp(cases[i].name, argv[1]) == 0) {
+		if (strcmp(cases[i].name, argv[1] + (polling ? 5 : 0)) == 0) {
 			cases[i].run();
 			return 0;
 		}
