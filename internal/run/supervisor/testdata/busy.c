@@ -220,6 +220,9 @@ static void on_select(void)
 	CHECK(select(s + 1, &in, NULL, NULL, &limit) == 1 && FD_ISSET(s, &in));
 	CHECK(pselect(s + 1, &in, NULL, NULL, &spec, NULL) == 1 && FD_ISSET(s, &in));
 	get(s);
+	put(c);
+	CHECK(known(s)); /* it may be selected again */
+	get(s);
 	limit = (struct timeval){0, 0};
 	CHECK(select(s + 1, &in, NULL, NULL, &limit) == 0);
 }
@@ -518,9 +521,35 @@ static void on_instance(void)
 	es = epoll_create1(0);
 	CHECK(control(es, EPOLL_CTL_ADD, s, EPOLLIN) == 0 && told(es, PATIENCE) == EPOLLIN);
 	get(s);
+	put(c);
+	CHECK(known(s)); /* it may be polled again */
+	CHECK(told(es, PATIENCE) == EPOLLIN);
+	get(s);
 	CHECK(told(es, 20) == 0);
 	put(c);
 	CHECK(told(es, PATIENCE) == EPOLLIN);
+}
+
+static void *glances(void *none)
+{
+	struct pollfd p = {.fd = s, .events = POLLIN};
+
+	CHECK(poll(&p, 1, 0) == 0);
+	return none;
+}
+
+/* on_company has another thread poll a descriptor, which it may do again. */
+static void on_company(void)
+{
+	pthread_t thread;
+
+	begin();
+	CHECK(pthread_create(&thread, NULL, glances, NULL) == 0 && pthread_join(thread, NULL) == 0);
+	put(c);
+	CHECK(known(s));
+	get(s);
+	put(c);
+	CHECK(known(s));
 }
 
 #define MANY 300 /* connections, with four rings each, as both ends are here */
@@ -632,7 +661,7 @@ int main(int argc, char **argv)
 		{"again", on_again}, {"edge", on_edge}, {"edge-again", on_edge_again}, {"writable", on_writable}, {"gone", on_gone}, {"oneshot", on_oneshot},
 		{"poll", on_poll}, {"select", on_select}, {"copy", on_copy}, {"other", on_other}, {"nested", on_nested}, {"polled", on_polled},
 		{"fork", on_fork}, {"thread", on_thread}, {"receiver", on_receiver}, {"poller", on_poller}, {"reset", on_reset}, {"exec", on_exec},
-		{"signal", on_signal}, {"struck", on_struck}, {"apart", on_apart}, {"turning", on_turning}, {"beside", on_beside}, {"instance", on_instance}, {"many", on_many}, {"resting", on_resting},
+		{"signal", on_signal}, {"struck", on_struck}, {"apart", on_apart}, {"turning", on_turning}, {"beside", on_beside}, {"instance", on_instance}, {"company", on_company}, {"many", on_many}, {"resting", on_resting},
 	};
 
 	polling = argc > 1 && strncmp(argv[1], "poll-", 5) == 0;
