@@ -189,6 +189,7 @@ int main(int argc, char **argv)
 	}
 	l = set(argv[1], &a);
 	CHECK(number(l, IPPROTO_TCP, TCP_DEFER_ACCEPT) == expected(LONG));
+	CHECK(!m || in_kernel(l) == (atoi(m) ? 0 : expected(LONG))); /* also if it was set before the listener was announced */
 	check_errors(l);
 	check_values(l);
 	executed(l, "read");
