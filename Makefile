@@ -54,8 +54,8 @@ uninstall: ## remove what 'make install' installed, with the same PREFIX and DES
 packages: ## make a deb, an rpm and an archive for amd64 and arm64, an OCI image, SBOMs and SHA256SUMS in DIST (dist)
 	cd packaging/build && go run . -o '$(abspath $(DIST))' -version '$(VERSION)' -commit '$(COMMIT)' -date '$(DATE)'
 
-package-test: ## as root: are packages the same twice? install, upgrade, remove and purge them in a copy of this system; QUICK=1 compiles once
-	cd packaging/build && go vet . && go test -count=1 -timeout 60m $(if $(QUICK),-short) .
+package-test: ## as root: are packages the same twice? install, upgrade, downgrade, remove and purge them in a copy of this system; SMALL=1 makes those for this machine, once; OLD=COMMIT upgrades from that
+	cd packaging/build && go vet . && go test -v -count=1 -timeout 60m $(if $(SMALL),-short) . $(if $(OLD),-old $(OLD))
 
 test: vet ## vet, and every test: what to run after cloning
 	go test -timeout 60m ./...

@@ -28,22 +28,24 @@ const lifeVariable = "GOSMC_PACKAGE_LIFE"
 type manager struct {
 	name            string
 	install, remove []string // upgrade is install; purge too where the manager knows it
+	downgrade       []string
 	purge, verify   []string
+	beside, saved   string   // what ends the names of a package's configuration that was not taken, and of an administrator's that was replaced; empty: that does not happen
 	database        []string // the files that it leaves
 }
 
 var managers = map[string]manager{
 	"deb": {
-		name: "dpkg", install: []string{"dpkg", "-i"}, remove: []string{"dpkg", "-r", "gosmc"}, purge: []string{"dpkg", "-P", "gosmc"},
+		name: "dpkg", install: []string{"dpkg", "-i"}, downgrade: []string{"dpkg", "-i"}, beside: ".dpkg-dist", saved: ".dpkg-old", remove: []string{"dpkg", "-r", "gosmc"}, purge: []string{"dpkg", "-P", "gosmc"},
 		verify: []string{"dpkg", "--verify", "gosmc"}, database: []string{"/var/lib/dpkg/", "/var/log/", "/var/cache/man/", "/var/cache/ldconfig/"},
 	},
 	"rpm": { // on Debian nothing provides /bin/sh
-		name: "rpm", install: []string{"rpm", "-U", "--nodeps"}, remove: []string{"rpm", "-e", "--nodeps", "gosmc"},
-		verify: []string{"rpm", "-V", "--nodeps", "gosmc"}, database: []string{"/var/lib/rpm/", "/root/.rpmdb/", "/etc/gosmc.conf.rpmsave", "/var/cache/man/"},
+		name: "rpm", install: []string{"rpm", "-U", "--nodeps"}, downgrade: []string{"rpm", "-U", "--oldpackage", "--nodeps"}, beside: ".rpmnew", remove: []string{"rpm", "-e", "--nodeps", "gosmc"},
+		verify: []string{"rpm", "-V", "--nodeps", "gosmc"}, database: []string{"/var/lib/rpm/", "/root/.rpmdb/", "/etc/gosmc.conf.rpmsave", "/etc/gosmc.conf.rpmnew", "/var/cache/man/"},
 	},
 }
 
-// TestLife installs, uses, upgrades, removes and purges.
+// TestLife installs, uses, upgrades, downgrades, removes and purges, while programs of each version run.
 func TestLife(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -85,6 +87,9 @@ type life struct {
 	manager
 	failed bool
 	lower  *os.File // the root of the system that was copied
+
+	servers []*server // that run under gosmc run, with their clients
+	talks   []*talk
 }
 
 func (l *life) errorf(format string, args ...any) {
@@ -121,7 +126,7 @@ func liveInside(dir string) int {
 	for _, step := range []struct {
 		name string
 		do   func()
-	}{{"install", l.installOld}, {"use", l.use}, {"upgrade", l.upgrade}, {"remove", l.removeIt}, {"purge", l.purgeIt}} {
+	}{{"install", l.installOld}, {"use", l.use}, {"upgrade", l.upgrade}, {"downgrade", l.downgradeIt}, {"remove", l.removeIt}, {"purge", l.purgeIt}} {
 		started := time.Now()
 		step.do()
 		fmt.Printf("%s: %.1f s\n", step.name, time.Since(started).Seconds())
@@ -203,15 +208,32 @@ func (l *life) packageAt(name string) string {
 	return found[0]
 }
 
-func (l *life) put(name string) {
-	l.command(exec.Command(l.install[0], append(slices.Clone(l.install[1:]), l.packageAt(name))...))
+// put installs a package by a command of the manager. answer is what an administrator types at the manager's question.
+func (l *life) put(name string, by []string, answer string) {
+	cmd := exec.Command(by[0], append(slices.Clone(by[1:]), l.packageAt(name))...)
+	cmd.Stdin = strings.NewReader(answer)
+	if out := l.command(cmd); l.name == "dpkg" && answer != "" && !strings.Contains(out, "Configuration file '/etc/gosmc.conf'") {
+		l.errorf("dpkg has not asked about /etc/gosmc.conf:\n%s", out)
+	}
 	// The installed files are the package's files.
 	out, _ := exec.Command(l.verify[0], l.verify[1:]...).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
-		if name == "OLD" || !strings.HasSuffix(line, " c /etc/gosmc.conf\n") { // which we have changed by then
+		if !l.changed() || !strings.HasSuffix(line, " c /etc/gosmc.conf\n") {
 			l.errorf("%q: %s", l.verify, line)
 		}
 	}
+	if out := l.sh("gosmc version"); !strings.HasPrefix(out, "gosmc "+map[string]string{"OLD": oldVersion, "NEW": newVersion}[name]+" ") {
+		l.errorf("gosmc version of %s = %s", name, out)
+	}
+}
+
+// setting is the line that the administrator has added to the configuration.
+const setting = "listen-port any"
+
+// changed reports whether the configuration is the administrator's.
+func (l *life) changed() bool {
+	text, err := os.ReadFile("/etc/gosmc.conf")
+	return err == nil && strings.HasSuffix(string(text), "\n"+setting+"\n")
 }
 
 // processes returns the processes of gosmc.
@@ -230,10 +252,7 @@ const serviceDropIn = "/etc/systemd/system/life.service.d/zz-gosmc.conf"
 const enabledLink = "/etc/systemd/system/multi-user.target.wants/gosmc-agent.service"
 
 func (l *life) installOld() {
-	l.put("OLD")
-	if out := l.sh("gosmc version"); !strings.HasPrefix(out, "gosmc "+oldVersion+" ") {
-		l.errorf("gosmc version = %s", out)
-	}
+	l.put("OLD", l.install, "")
 	if p := processes(); len(p) > 0 || exists(enabledLink) {
 		l.errorf("installation has started %q, enabled the agent: %v", p, exists(enabledLink))
 	}
@@ -268,74 +287,36 @@ func (l *life) installOld() {
 	}
 }
 
-// A server that answers each line with where it has its library from, and how its connection is carried; and its client.
-const (
-	serverProgram = `use IO::Socket; $| = 1; my $l = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => 7777, Listen => 9, ReuseAddr => 1) or die $!;
-open(my $m, "<", "/proc/self/maps"); my ($library) = grep { /libgosmc/ } <$m>; $library =~ s/.* //; chomp $library; print "ready\n";
-while (my $c = $l->accept) { while (<$c>) { print $c "$library\n" } }`
-	clientProgram = `use IO::Socket; use Socket; my $c = IO::Socket::INET->new("127.0.0.1:7777") or die $!; my $a;
-for (1 .. 200) { print $c "x\n"; $a = <$c>; } chomp $a; print "$a\n"; print qx(gosmc ss -a --json);`
-)
-
-var server *exec.Cmd
-
-// talk has a client ask the server, under gosmc run as another user than root.
-func (l *life) talk() {
-	cmd := exec.Command("gosmc", "run", "perl", "-e", clientProgram)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	cmd.Dir = "/"
-	cmd.Env = append(os.Environ(), "HOME=/nonexistent")
-	out := l.command(cmd)
-	if !strings.HasPrefix(out, "/usr/lib/gosmc/lib") {
-		l.errorf("the server's library is %.200s", out)
-	}
-	if !strings.Contains(out, `"Unix"`) && !strings.Contains(out, `"mode": "unix"`) {
-		l.errorf("no connection has left TCP:\n%s", out)
-	}
-}
-
-func (l *life) use() {
-	server = exec.Command("gosmc", "run", "perl", "-e", serverProgram)
-	server.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	server.Env, server.Dir, server.Stderr = append(os.Environ(), "HOME=/nonexistent"), "/", os.Stdout
-	out, err := server.StdoutPipe()
-	if err == nil {
-		err = server.Start()
-	}
-	if err != nil {
-		l.errorf("server: %v", err)
-		return
-	}
-	if _, err := out.Read(make([]byte, 16)); err != nil { // it is ready
-		l.errorf("server: %v", err)
-	}
-	l.talk()
-}
-
+// upgrade has the administrator keep a configuration that both sides have changed.
 func (l *life) upgrade() {
-	l.sh("echo 'listen-port any' >> /etc/gosmc.conf")
-	l.put("NEW")
-	if out := l.sh("gosmc version"); !strings.HasPrefix(out, "gosmc "+newVersion+" ") {
-		l.errorf("gosmc version = %s", out)
-	}
-	if out := l.sh("tail -n 1 /etc/gosmc.conf"); out != "listen-port any" {
-		l.errorf("the upgrade has changed /etc/gosmc.conf: it ends with %s", out)
+	l.sh("echo '%s' >> /etc/gosmc.conf", setting)
+	l.put("NEW", l.install, "N\n")
+	if !l.changed() || !exists("/etc/gosmc.conf"+l.beside) {
+		l.errorf("the upgrade has changed /etc/gosmc.conf, or there is no %s", l.beside)
 	}
 	if _, err := exec.LookPath("systemctl"); err == nil && !exists(enabledLink) {
 		l.errorf("the upgrade has disabled the agent")
 	}
-	l.talk() // with the server of the old version
+	l.useNext(newServer)
+}
+
+// downgradeIt has the administrator take the package's configuration, where the manager asks.
+func (l *life) downgradeIt() {
+	l.put("OLD", l.downgrade, "Y\n")
+	if l.saved == "" {
+		if !l.changed() {
+			l.errorf("the downgrade has changed /etc/gosmc.conf")
+		}
+	} else if l.changed() || !exists("/etc/gosmc.conf"+l.saved) {
+		l.errorf("the downgrade has left /etc/gosmc.conf as it was, or there is no %s", l.saved)
+	}
+	if _, err := exec.LookPath("systemctl"); err == nil && !exists(enabledLink) {
+		l.errorf("the downgrade has disabled the agent")
+	}
+	l.useNext(0)
 }
 
 func (l *life) removeIt() {
-	server.Process.Kill()
-	server.Wait()
-	for deadline := time.Now().Add(20 * time.Second); len(processes()) > 0; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			l.errorf("the supervisors have not ended: %q", processes())
-			return
-		}
-	}
 	// A service that is under gosmc run has to start without it.
 	l.sh("mkdir -p /etc/systemd/system && printf '[Service]\\nExecStart=/usr/bin/perl -e 1\\n' > /usr/lib/systemd/system/life.service && gosmc service enable life && rm /usr/lib/systemd/system/life.service")
 	if !exists(serviceDropIn) {
@@ -350,6 +331,7 @@ func (l *life) removeIt() {
 			l.errorf("after removal there is %s", path)
 		}
 	}
+	l.goOn()
 	if l.purge != nil && !(exists("/etc/gosmc.conf") && exists("/run/gosmc")) {
 		l.errorf("removal has taken the configuration or the run directory away, which only a purge may")
 	}
@@ -380,6 +362,7 @@ for d in bin lib lib64 sbin; do [ ! -e /$d ] || ln -s usr/$d $d; done`)
 }
 
 func (l *life) purgeIt() {
+	l.end()
 	if l.purge != nil {
 		l.command(exec.Command(l.purge[0], l.purge[1:]...))
 	}

@@ -2,11 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -17,6 +21,9 @@ var (
 	before string // directory of a deb and an rpm of oldVersion for this machine
 	tool   string // this command
 )
+
+// oldRevision is the commit that packages of oldVersion are made of.
+var oldRevision = flag.String("old", "", "the `commit` that is upgraded from; by default these files, with another library and another configuration")
 
 const (
 	oldVersion = "v1.2.2"
@@ -76,10 +83,15 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	tool, first, before = filepath.Join(dir, "build"), filepath.Join(dir, "first"), filepath.Join(dir, "before")
+	source := filepath.Join(dir, "source")
+	if err := oldSource(source); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	for _, cmd := range []*exec.Cmd{
 		exec.Command("go", "build", "-o", tool, "."),
-		releaseCommand("../..", first, newVersion),
-		releaseCommand("../..", before, oldVersion, "-arch", hostArch(), "-formats", "deb,rpm"),
+		releaseCommand("../..", first, newVersion, "-arch", strings.Join(arches(), ",")),
+		releaseCommand(source, before, oldVersion, "-arch", hostArch(), "-formats", "deb,rpm"),
 	} {
 		if err := run(cmd); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -89,7 +101,66 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
+// arches are the architectures that packages are made for: with -short only this machine's.
+func arches() []string {
+	if testing.Short() {
+		return []string{hostArch()}
+	}
+	return []string{"amd64", "arm64"}
+}
+
 // releaseCommand is the command that makes a release.
 func releaseCommand(root, out, version string, flags ...string) *exec.Cmd {
 	return exec.Command(tool, append([]string{"-root", root, "-o", out, "-version", version, "-commit", testCommit, "-date", testDate}, flags...)...)
+}
+
+// oldSource writes the files that the old version is made of. Its library and its configuration
+// differ from those of the new version, so that an upgrade replaces the one and asks about the other.
+func oldSource(dir string) error {
+	if *oldRevision == "" {
+		if err := copySource(dir); err != nil {
+			return err
+		}
+	} else {
+		script := `mkdir "$2" && git -C ../.. archive "$1" | tar -x -C "$2"`
+		if err := run(exec.Command("sh", "-c", script, "sh", *oldRevision, dir)); err != nil {
+			return err
+		}
+	}
+	for name, more := range map[string]string{
+		"preload/libgosmc_" + hostArch() + ".so": "\nthe old version\n", // loaders do not look behind the sections
+		"packaging/gosmc.conf":                   "\n# The old version.\n",
+	} {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			return err
+		}
+		if _, err := f.WriteString(more); err != nil {
+			return errors.Join(err, f.Close())
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copySource copies the files of this repository to a directory, without what is made of them.
+func copySource(to string) error {
+	top := os.DirFS("../..")
+	return fs.WalkDir(top, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && slices.Contains([]string{".git", "bin", "dist"}, name):
+			return fs.SkipDir
+		case !d.Type().IsRegular():
+			return nil
+		}
+		b, err := fs.ReadFile(top, name)
+		if err != nil {
+			return err
+		}
+		return writeFile(filepath.Join(to, name), b)
+	})
 }

@@ -208,68 +208,69 @@ func readImages(t *testing.T) map[string]map[string]content {
 }
 
 // TestReproducible has a copy of the source in another place, with another umask, time zone and
-// language, give the same bytes. The cache of Go is empty, unless -short is given: then the files
-// compiled for the first packages are taken, and packing alone is repeated.
+// language, give the same bytes. For this machine's architecture the cache of Go is empty, unless
+// -short is given. For all of them the files compiled for the first packages are packed again.
 func TestReproducible(t *testing.T) {
-	root, second := filepath.Join(t.TempDir(), "elsewhere"), filepath.Join(t.TempDir(), "second")
-	top := os.DirFS("../..")
-	err := fs.WalkDir(top, ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && slices.Contains([]string{".git", "bin", "dist"}, name):
-			return fs.SkipDir
-		case !d.Type().IsRegular():
-			return nil
-		}
-		b, err := fs.ReadFile(top, name)
-		if err != nil {
-			return err
-		}
-		return writeFile(filepath.Join(root, name), b)
-	})
-	if err != nil {
+	root := filepath.Join(t.TempDir(), "elsewhere")
+	if err := copySource(root); err != nil {
 		t.Fatal(err)
 	}
-	cmd := releaseCommand(root, second, newVersion)
-	cmd.Args = append([]string{"sh", "-c", `umask 077; exec "$@"`, "sh"}, cmd.Args...)
-	if cmd.Path, err = exec.LookPath("sh"); err != nil {
-		t.Fatal(err)
-	}
-	cmd.Env = append(os.Environ(), "TZ=Pacific/Kiritimati", "LC_ALL=C", "TMPDIR="+t.TempDir())
-	if !testing.Short() {
-		cmd.Env = append(cmd.Env, "GOCACHE="+t.TempDir())
-	}
-	if err := run(cmd); err != nil {
-		t.Fatal(err)
-	}
-	sums := func(dir string) []string {
-		text, err := os.ReadFile(filepath.Join(dir, sumsFile))
+	again := func(environment []string, flags ...string) []string {
+		out := filepath.Join(t.TempDir(), "again")
+		cmd := releaseCommand(root, out, newVersion, flags...)
+		cmd.Args = append([]string{"sh", "-c", `umask 077; exec "$@"`, "sh"}, cmd.Args...)
+		shell, err := exec.LookPath("sh")
 		if err != nil {
 			t.Fatal(err)
 		}
-		check := exec.Command("sha256sum", "--check", "--strict", sumsFile)
-		check.Dir = dir
-		if err := run(check); err != nil {
-			t.Error(err)
+		cmd.Path = shell
+		cmd.Env = append(os.Environ(), "TZ=Pacific/Kiritimati", "LC_ALL=C", "TMPDIR="+t.TempDir())
+		cmd.Env = append(cmd.Env, environment...)
+		if err := run(cmd); err != nil {
+			t.Fatal(err)
 		}
-		return strings.Split(strings.TrimSpace(string(text)), "\n")
+		return sums(t, out)
 	}
-	one, two := sums(first), sums(second)
-	if len(one) != 9 {
-		t.Errorf("%s has %d lines, want 9: two of deb, rpm, archive and SBOM, and an image:\n%s", sumsFile, len(one), strings.Join(one, "\n"))
+	want := sums(t, first)
+	if n := 4*len(arches()) + 1; len(want) != n {
+		t.Errorf("%s has %d lines, want %d: for each architecture a deb, an rpm, an archive and an SBOM, and an image:\n%s", sumsFile, len(want), n, strings.Join(want, "\n"))
 	}
-	for i, line := range one {
-		if i >= len(two) || two[i] != line {
-			t.Errorf("the second time it is not %s", line)
+	if got := again(nil, "-arch", strings.Join(arches(), ",")); !slices.Equal(got, want) {
+		t.Errorf("the second time the sums are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if testing.Short() {
+		return
+	}
+	for _, line := range again([]string{"GOCACHE=" + t.TempDir()}, "-arch", hostArch(), "-formats", "deb,tar") {
+		if !slices.Contains(want, line) {
+			t.Errorf("compiled with an empty cache: %s, want one of\n%s", line, strings.Join(want, "\n"))
 		}
 	}
+}
+
+// sums checks the checksums of a directory, and returns their lines.
+func sums(t *testing.T, dir string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, sumsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := exec.Command("sha256sum", "--check", "--strict", sumsFile)
+	check.Dir = dir
+	if err := run(check); err != nil {
+		t.Error(err)
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
 // TestContents has deb, rpm, archive and image have the same files, with the library that the repository has, and a command that knows its version.
 func TestContents(t *testing.T) {
 	images := readImages(t)
-	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+	if len(images) != len(arches()) {
+		t.Errorf("images for %q, want %q", slices.Sorted(maps.Keys(images)), arches())
+	}
+	for _, arch := range arches() {
+		machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[arch]
 		t.Run(arch, func(t *testing.T) {
 			rpm, header := readRPM(t, arch)
 			command := rpm["/usr/bin/gosmc"].bytes
