@@ -35,7 +35,7 @@ var ownExits = map[string][]exitStatus{
 		{exitFellBack, "with --require: the program could only use TCP; with --explain: the connection would be TCP"},
 		{exitNotExecutable, "PROGRAM was found and cannot be executed"}, {exitNotFound, "PROGRAM was not found"},
 	},
-	"ss":    {{exitFailure, noDir}},
+	"ss":    {{exitFailure, noDir}, {exitFellBack, "a connection that is shown does not use the mode of --require"}},
 	"stats": {{exitFailure, noDir}},
 }
 

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -51,7 +53,48 @@ func incomplete(a *survey.Answers) error {
 	if !a.Missing {
 		return nil
 	}
-	return errors.New(a.Errors[0].Path + ": " + a.Errors[0].Text)
+	return &missingError{a.Errors[0].Path, a.Errors[0].Text}
+}
+
+// A missingError is what incomplete returns. A verb that repeats its output goes on after it, as
+// the directory may come.
+type missingError struct{ path, text string }
+
+func (e *missingError) Error() string { return e.path + ": " + e.text }
+
+// longestWatch is the longest time between two outputs, in seconds.
+const longestWatch = 24 * 60 * 60
+
+// repeat calls show once, or again after each number of seconds until the context ends. In text the
+// time stands above each output, and a blank line below it.
+func repeat(cmd *cobra.Command, seconds int, json bool, show func(watched bool) error) error {
+	if seconds < 0 || seconds > longestWatch {
+		return usagef("--watch %d: want a number of seconds, up to a day", seconds)
+	}
+	if seconds == 0 {
+		return show(false)
+	}
+	for {
+		if !json {
+			fmt.Fprintln(cmd.OutOrStdout(), time.Now().Format(time.DateTime))
+		}
+		err := show(true)
+		if missing, ok := errors.AsType[*missingError](err); ok {
+			cmd.PrintErrln("gosmc:", printable(missing.Error()))
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-cmd.Context().Done():
+			return nil // the way in which watching ends
+		case <-time.After(time.Duration(seconds) * time.Second):
+		}
+		if !json {
+			fmt.Fprintln(cmd.OutOrStdout())
+		}
+	}
 }
 
 // process names the program behind a host: pid/command.

@@ -66,13 +66,13 @@ func TestSSReport(t *testing.T) {
 	golden(t, "ss.json", indentJSON(t, r))
 	var b strings.Builder
 	for _, wide := range []bool{false, true} {
-		if err := r.write(&b, wide); err != nil {
+		if err := r.write(&b, &ssFlags{wide: wide}); err != nil {
 			t.Fatal(err)
 		}
 		b.WriteString("\n")
 	}
 	listeners := newSSReport(&g, false, true)
-	if err := listeners.write(&b, false); err != nil {
+	if err := listeners.write(&b, &ssFlags{}); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "ss.txt", b.String())

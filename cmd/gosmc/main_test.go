@@ -118,7 +118,7 @@ func TestExitCodes(t *testing.T) {
 		{"listen --echo --discard 127.0.0.1:0", exitUsage, "exclude each other"},
 		{"listen 203.0.113.1:0", exitFailure, "gosmc: "},
 		{"ss -a -l", exitUsage, "exclude each other"},
-		{"ss x", exitUsage, `ss takes no arguments, but got "x"`},
+		{"ss x", exitUsage, `filter "x": want state, src, dst`},
 		{"stats --watch -1", exitUsage, "want a number of seconds"},
 		{"stats --watch x", exitUsage, `--watch "x": want a whole number`},
 		{"demo --size nothing", exitUsage, `--size "nothing": want a number and`},

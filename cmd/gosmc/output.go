@@ -20,7 +20,9 @@ import (
 // A table is printed with its columns aligned and two spaces between them.
 type table struct {
 	columns []column
-	rows    [][]string // each as long as columns, or shorter
+	rows    [][]string       // each as long as columns, or shorter
+	notes   map[int][]string // lines below a row, by its index
+	bare    bool             // without the titles
 }
 
 type column struct {
@@ -30,12 +32,23 @@ type column struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
+// below adds lines below the last row.
+func (t *table) below(lines ...string) {
+	if t.notes == nil {
+		t.notes = make(map[int][]string)
+	}
+	i := len(t.rows) - 1
+	t.notes[i] = append(t.notes[i], lines...)
+}
+
 // write prints the table. Trailing spaces are left out, and so are columns without a title
 // and without a cell.
 func (t *table) write(w io.Writer) error {
 	width := make([]int, len(t.columns))
 	for i, c := range t.columns {
-		width[i] = utf8.RuneCountInString(c.title)
+		if !t.bare {
+			width[i] = utf8.RuneCountInString(c.title)
+		}
 	}
 	for _, row := range t.rows {
 		for i, cell := range row {
@@ -67,11 +80,14 @@ func (t *table) write(w io.Writer) error {
 	for i, c := range t.columns {
 		titles[i] = c.title
 	}
-	if strings.Join(titles, "") != "" {
+	if strings.Join(titles, "") != "" && !t.bare {
 		line(titles)
 	}
-	for _, row := range t.rows {
+	for i, row := range t.rows {
 		line(row)
+		for _, note := range t.notes[i] {
+			b.WriteString("        " + note + "\n")
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

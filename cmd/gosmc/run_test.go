@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -290,6 +292,11 @@ func TestRunMoves(t *testing.T) {
 	if got := tcpReasons(t, environ, port); len(got) != 1 || !strings.HasPrefix(got[0], control.ReasonCode(clc.DiagPeerNoSMC).String()) {
 		t.Errorf("ss says of the end of the server that it is TCP for %q", got)
 	}
+	why := exec.Command(os.Args[0], "ss", "--why", "-H", "mode", "tcp", "sport", "=", ":"+port)
+	why.Env = environ
+	if out, err := why.CombinedOutput(); err != nil || !strings.Contains(string(out), "cause:  The client, "+process(foreign.Process.Pid, commOf(t, foreign.Process.Pid))+", was not started by 'gosmc run'.") {
+		t.Errorf("ss --why = %v\n%s", err, out)
+	}
 	pid := supervisorOf(t, socket)
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -297,17 +304,28 @@ func TestRunMoves(t *testing.T) {
 	client.exchange(t, "without a supervisor")
 	late := startTalker(t, runCommand(t, environ, python, "-c", echoProgram, port))
 	late.exchange(t, "over TCP, too")
-	if got := tcpReasons(t, environ, port); len(got) != 3 || !slices.Contains(got, loops) {
-		t.Errorf("ss says of connections that are TCP: %q; want %q of one that could have been moved", got, loops)
+	if got := tcpReasons(t, environ, port); len(got) != 3 || !slices.Contains(got, ended) {
+		t.Errorf("ss says of connections that are TCP: %q; want %q of one that could have been moved", got, ended)
 	}
-	ss := exec.Command(os.Args[0], "ss")
+	ss := exec.Command(os.Args[0], "ss", "--summary", "--port", port, "--require", "smc")
 	ss.Env = environ
-	if out, err := ss.CombinedOutput(); err != nil || !strings.Contains(string(out), "ends are TCP though both programs were started by 'gosmc run'") {
-		t.Errorf("ss warns of nothing: %v\n%s", err, out)
+	out, err := ss.CombinedOutput()
+	if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != exitFellBack || !strings.Contains(string(out), "PEER_NO_SMC 1, SUPERVISOR_ENDED 1") {
+		t.Errorf("ss --summary --require smc = %v\n%s", err, out)
 	}
 	if got := movedModes(t, environ, port); len(got) != 2 {
 		t.Errorf("ss shows %q, want the two ends of before", got)
 	}
+}
+
+// commOf is the name of a process.
+func commOf(t *testing.T, pid int) string {
+	t.Helper()
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(comm))
 }
 
 // A droppingProgram is a server that has root's rights until it listens, as nginx has: the process

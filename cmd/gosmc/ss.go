@@ -40,7 +40,7 @@ type ssReport struct {
 	Errors      []survey.Error `json:"errors"`
 	Denied      int            `json:"other_users"` // hosts that the caller may not ask
 
-	loops int // ends of connections between programs of 'gosmc run' that are TCP for no reason that can be seen
+	Services []ssService `json:"services,omitempty"` // with --summary
 }
 
 type ssConn struct {
@@ -52,6 +52,12 @@ type ssConn struct {
 	// Rings says which of its directions go by a ring in shared memory, of mode Unix: "in", "out",
 	// "both"; empty: none.
 	Rings string `json:"rings,omitempty"`
+
+	// Cause and Advice say more of a Reason for TCP, and the remedy. Bare is the process at the
+	// other end, of a connection of 'gosmc run' to a program that was not started by it.
+	Cause  string `json:"cause,omitempty"`
+	Advice string `json:"advice,omitempty"`
+	Bare   int    `json:"bare_pid,omitempty"`
 
 	// These stand in for the fields of StatusConn with the same names. They are absent for
 	// connections of 'gosmc run', since no process knows them.
@@ -76,11 +82,24 @@ type ssListener struct {
 	Unannounced bool `json:"unannounced,omitempty"`
 }
 
+// ssFlags are the flags of ss.
+type ssFlags struct {
+	gather            gatherFlags
+	all, listening    bool
+	wide, bare        bool // whole addresses, no heading
+	why, summary      bool
+	watch             int
+	require           string
+	port              uint16
+	tcp, numeric      bool // of ss of iproute2, without an effect here
+	processes, timers bool
+	filter            ssFilter
+}
+
 func newSSCommand() *cobra.Command {
-	var flags gatherFlags
-	var all, listening, wide bool
+	var f ssFlags
 	cmd := &cobra.Command{
-		Use:   "ss [flags]",
+		Use:   "ss [flags] [FILTER...]",
 		Short: "Show the connections of all hosts on this machine",
 		Long: `Show every connection that a process on this machine handles with gosmc, and for plain
 TCP connections why they do not use SMC. A connection within the machine has two ends and two lines.
@@ -91,44 +110,95 @@ there is not 127.0.0.1 here. The mode Unix is that of programs started by 'gosmc
 are shown, too. A ring in shared memory carries the bytes that come in, those that go out, or both. LG-ID is the connection's link group in its host, and Link, of SMC-R, the link's number in
 that: see 'gosmc linkgroup' and 'gosmc link'.
 
+--why adds the remedy below each connection that is TCP. --summary counts the connections of each server by mode, and the reasons of those
+that are TCP. --require is for scripts: the exit status is 3 if a connection that is shown is TCP.
+
+The flags -t, -n, -p and -o of ss(8) are taken, and change nothing: all is TCP, addresses are numbers, and the process is always shown. A FILTER
+has these parts; all of them have to fit:
+
+  state STATE        established, listening or all
+  src ADDRESS, dst ADDRESS
+                     address or prefix of the local end or the peer, also ADDRESS:PORT
+  sport PORT, dport PORT
+                     port of the local end or the peer, also as = :PORT
+  mode MODE          tcp, unix, smc-d or smc-r
+
 The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist.`,
 		Example: `  gosmc ss
   gosmc ss -a --wide
+  gosmc ss --summary
+  gosmc ss --why mode tcp
+  gosmc ss -tnp state established sport = :6379
+  gosmc ss --require smc --port 6379
   gosmc ss --json | jq '.connections[] | select(.mode == "TCP") | .reason'`,
-		Args: noArguments,
+		Args: func(_ *cobra.Command, args []string) error { return f.check(args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if all && listening {
-				return usagef("--all and --listening exclude each other")
-			}
-			g := flags.gather(cmd.Context())
-			r := newSSReport(&g, all || !listening, all || listening)
-			if all || !listening {
-				r.addMoved(flags.dir, g.NetNS)
-			}
-			if all || listening {
-				r.addServers(flags.dir, g.NetNS)
-			}
-			if flags.json {
-				return errors.Join(writeJSON(cmd.OutOrStdout(), r), incomplete(&g))
-			}
-			if err := r.write(cmd.OutOrStdout(), wide); err != nil {
-				return err
-			}
-			complain(cmd, &g)
-			if r.loops > 0 {
-				cmd.PrintErrf("gosmc: %d ends are TCP though both programs were started by 'gosmc run': docs/run.md has what is moved\n", r.loops)
-			}
-			if r.Omitted > 0 {
-				cmd.PrintErrf("gosmc: %d more connections are not listed by their hosts\n", r.Omitted)
-			}
-			return incomplete(&g)
+			return repeat(cmd, f.watch, f.gather.json, func(interval bool) error { return f.show(cmd, interval) })
 		},
+		ValidArgsFunction: cobra.FixedCompletions([]cobra.Completion{"state", "src", "dst", "sport", "dport", "mode"}, cobra.ShellCompDirectiveNoFileComp),
 	}
-	flags.register(cmd)
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "show connections and listeners")
-	cmd.Flags().BoolVarP(&listening, "listening", "l", false, "show listeners only")
-	cmd.Flags().BoolVarP(&wide, "wide", "W", false, "do not cut addresses")
+	f.gather.register(cmd)
+	flags := cmd.Flags()
+	flags.BoolVarP(&f.all, "all", "a", false, "show connections and listeners")
+	flags.BoolVarP(&f.listening, "listening", "l", false, "show listeners only")
+	flags.BoolVarP(&f.wide, "wide", "W", false, "do not cut addresses")
+	flags.BoolVarP(&f.bare, "no-header", "H", false, "leave out the heading")
+	flags.BoolVar(&f.why, "why", false, "show the cause and the remedy below each connection that is TCP")
+	flags.BoolVarP(&f.summary, "summary", "s", false, "count the connections of each server by mode, and the reasons for TCP")
+	flags.IntVar(&f.watch, "watch", 0, "repeat after this many `seconds`; JSON is then one object on a line")
+	flags.StringVar(&f.require, "require", "", "fail with exit status 3 unless all connections shown use `mode`: smc (any but TCP), unix, smc-d, smc-r")
+	flags.Uint16Var(&f.port, "port", 0, "show connections and listeners of this `port` only, at either end")
+	flags.BoolVarP(&f.tcp, "tcp", "t", false, "no effect: all is TCP, or was")
+	flags.BoolVarP(&f.numeric, "numeric", "n", false, "no effect: addresses are numbers")
+	flags.BoolVarP(&f.processes, "processes", "p", false, "no effect: processes are shown")
+	flags.BoolVarP(&f.timers, "options", "o", false, "no effect: there are no timers to show")
+	for _, name := range []string{"watch", "port"} {
+		cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
+	cmd.RegisterFlagCompletionFunc("require", cobra.FixedCompletions(ssModes, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// show prints the report once. watched says that it is one of several.
+func (f *ssFlags) show(cmd *cobra.Command, watched bool) error {
+	g := f.gather.gather(cmd.Context())
+	r := newSSReport(&g, f.all || !f.listening, f.all || f.listening)
+	if f.all || !f.listening {
+		r.addMoved(f.gather.dir, g.NetNS)
+	}
+	if f.all || f.listening {
+		r.addServers(f.gather.dir, g.NetNS)
+	}
+	r.Connections = slices.DeleteFunc(r.Connections, func(c ssConn) bool { return !f.filter.connection(&c) })
+	r.Listeners = slices.DeleteFunc(r.Listeners, func(l ssListener) bool { return !f.filter.listener(&l) })
+	if f.summary {
+		r.Services = summarize(r.Connections)
+	}
+	out := cmd.OutOrStdout()
+	if f.gather.json {
+		write := writeJSON
+		if watched {
+			write = writeJSONLine
+		}
+		return errors.Join(write(out, r), incomplete(&g), f.unmet(&r))
+	}
+	var err error
+	if f.summary {
+		err = r.writeServices(out, f.bare)
+	} else {
+		err = r.write(out, f)
+	}
+	if err != nil {
+		return err
+	}
+	complain(cmd, &g)
+	if loops := r.loops(); loops > 0 {
+		cmd.PrintErrf("gosmc: %d ends are TCP though both programs were started by 'gosmc run': docs/run.md has what is moved\n", loops)
+	}
+	if r.Omitted > 0 {
+		cmd.PrintErrf("gosmc: %d more connections are not listed by their hosts\n", r.Omitted)
+	}
+	return errors.Join(incomplete(&g), f.unmet(&r))
 }
 
 func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
@@ -188,14 +258,19 @@ func (r *ssReport) addMoved(dir string, netns uint64) {
 			continue
 		}
 		reason := c.Reason.Sentence
-		if c.Reason.Code == clc.DiagNone {
+		switch {
+		case c.Ended:
+			reason = ended
+		case c.Reason.Code == clc.DiagNone:
 			reason = loops
-			r.loops++
 		}
 		r.Connections = append(r.Connections, ssConn{StatusConn: control.StatusConn{
 			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: roleOf(c.Connection), Mode: "TCP", ReasonCode: control.ReasonCode(c.Reason.Code), Reason: reason,
-			UID: c.UID, Inode: c.Inode, NetNS: netns, RecvQ: c.RecvQ, SendQ: c.SendQ,
-		}, PID: c.PID, Command: c.Command, Dir: of})
+			UID: c.UID, Inode: c.Inode, NetNS: netns, RecvQ: c.RecvQ, SendQ: c.SendQ, PeerPID: c.PeerPID, PeerCommand: c.PeerCommand,
+		}, PID: c.PID, Command: c.Command, Dir: of, Bare: c.Bare})
+	}
+	for i := range r.Connections {
+		r.Connections[i].explain()
 	}
 }
 
@@ -241,6 +316,9 @@ func roleOf(c inspect.Connection) string {
 // loops is the remark about a connection that is TCP without a visible reason.
 const loops = "Both ends were started by 'gosmc run', and it is TCP."
 
+// ended is the remark about a connection whose server has no supervisor any more.
+const ended = "The server's supervisor has ended, as if it was killed."
+
 // ringsOf says which directions of an end have rings.
 func ringsOf(c inspect.Connection) string {
 	switch {
@@ -257,14 +335,14 @@ func ringsOf(c inspect.Connection) string {
 // unannounced is said of a listener that clients do not find.
 const unannounced = "clients connect by TCP: see 'gosmc run --explain'"
 
-func (r *ssReport) write(w io.Writer, wide bool) error {
+func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 	address := func(s string) string {
-		if s = printable(s); wide {
+		if s = printable(s); f.wide {
 			return s
 		}
 		return cutAddress(s, addressWidth)
 	}
-	t := table{columns: []column{
+	t := table{bare: f.bare, columns: []column{
 		{title: "State"}, {title: "Recv-Q", right: true}, {title: "Send-Q", right: true},
 		{title: "Local Address"}, {title: "Peer Address"}, {title: "Mode"}, {title: "LG-ID"}, {title: "Link"}, {title: "Process"}, {},
 	}}
@@ -308,6 +386,9 @@ func (r *ssReport) write(w io.Writer, wide bool) error {
 		}
 		t.add(orNA(c.State), strconv.FormatUint(c.RecvQ, 10), strconv.FormatUint(c.SendQ, 10),
 			address(c.Local), address(c.Peer), mode, group, link, process(c.PID, c.Command), strings.Join(notes, "; "))
+		if f.why {
+			t.below(c.remedy()...)
+		}
 	}
 	return t.write(w)
 }

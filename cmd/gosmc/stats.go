@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -51,10 +52,7 @@ GOSMC_DIR names does not exist.`,
   gosmc stats --json | jq .total.fallbacks`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if watch < 0 || watch > 24*60*60 {
-				return usagef("--watch %d: want a number of seconds, up to a day", watch)
-			}
-			return runStats(cmd, &flags, time.Duration(watch)*time.Second)
+			return repeat(cmd, watch, flags.json, func(watched bool) error { return showStats(cmd, &flags, watched) })
 		},
 	}
 	flags.register(cmd)
@@ -62,43 +60,21 @@ GOSMC_DIR names does not exist.`,
 	return cmd
 }
 
-func runStats(cmd *cobra.Command, flags *gatherFlags, interval time.Duration) error {
-	ctx := cmd.Context()
-	for {
-		g := flags.gather(ctx)
-		r := newStatsReport(&g)
-		var err error
-		switch {
-		case flags.json && interval > 0:
-			err = writeJSONLine(cmd.OutOrStdout(), r)
-		case flags.json:
-			err = writeJSON(cmd.OutOrStdout(), r)
-		default:
-			if interval > 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), r.Time.Format(time.DateTime))
-			}
-			err = r.write(cmd.OutOrStdout())
-			complain(cmd, &g)
-		}
-		switch missing := incomplete(&g); {
-		case err != nil || missing == nil:
-		case interval == 0:
-			err = missing
-		default: // it may come
-			cmd.PrintErrln("gosmc:", printable(missing.Error()))
-		}
-		if err != nil || interval == 0 {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil // the way in which watching ends
-		case <-time.After(interval):
-		}
-		if !flags.json {
-			fmt.Fprintln(cmd.OutOrStdout())
-		}
+// showStats prints the counters once. watched says that they are printed several times.
+func showStats(cmd *cobra.Command, flags *gatherFlags, watched bool) error {
+	g := flags.gather(cmd.Context())
+	r := newStatsReport(&g)
+	var err error
+	switch {
+	case flags.json && watched:
+		err = writeJSONLine(cmd.OutOrStdout(), r)
+	case flags.json:
+		err = writeJSON(cmd.OutOrStdout(), r)
+	default:
+		err = r.write(cmd.OutOrStdout())
+		complain(cmd, &g)
 	}
+	return errors.Join(err, incomplete(&g))
 }
 
 func newStatsReport(g *survey.Answers) statsReport {

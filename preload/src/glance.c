@@ -115,6 +115,7 @@ static bool may_trace(struct glance *g)
 #if defined(__x86_64__)
 		known = valgrind || !trace_try(g) ? TRACES_NO : TRACES_YES;
 #else
+		(void)g;
 		known = TRACES_NO;
 #endif
 		__atomic_store_n(&traces, known, __ATOMIC_RELAXED);

@@ -19,6 +19,12 @@ import (
 type TCPConnection struct {
 	Connection
 	Reason clc.Reason // as far as it can be told from outside; Code is [clc.DiagNone] if nothing is known against it
+	// Bare is an end of the connection whose program was not started by 'gosmc run'; 0: there is
+	// none, or it is not known.
+	Bare int
+	// Ended says that the supervisor of the server has ended, as if it was killed: new connections
+	// are TCP until the server is started again.
+	Ended bool
 }
 
 // A Listening socket is one of a program that was started by 'gosmc run'.
@@ -119,9 +125,27 @@ func TCPConnections() ([]TCPConnection, error) {
 		}
 		c.Server = len(listening) > 0
 		peer := byEnds[ends{c.Peer, c.Local}]
-		list = append(list, TCPConnection{c, clc.Lookup(WhyTCP(&c, peer, programs, netns), clc.OSUnspecified)})
+		if peer != nil {
+			c.PeerPID, c.PeerCommand = peer.PID, peer.Command
+		}
+		t := TCPConnection{Connection: c, Reason: clc.Lookup(WhyTCP(&c, peer, programs, netns), clc.OSUnspecified)}
+		if peer != nil && programs[peer.PID] == "" {
+			t.Bare = peer.PID
+		}
+		if server := serverOf(&c, peer); t.Reason.Code == clc.DiagNone && server != nil {
+			t.Ended = !proto.Answers(programs[server.PID]) // rule: cmd/gosmc TestRunMoves
+		}
+		list = append(list, t)
 	}
 	return list, nil
+}
+
+// serverOf returns the end of the server, nil if that is not here.
+func serverOf(c, peer *Connection) *Connection {
+	if c.Server {
+		return c
+	}
+	return peer
 }
 
 // WhyTCP returns the obstacle for a connection in a network namespace. peer is its other end, nil
