@@ -18,11 +18,12 @@ func newConnectCommand() *cobra.Command {
 	var timeout time.Duration
 	var source string
 	cmd := &cobra.Command{
-		Use:   "connect [flags] HOST:PORT",
+		Use:   "connect [flags] HOST:PORT | HOST PORT",
 		Short: "Connect, and copy standard input and output over the connection",
 		Long: `Connect to a TCP address, over SMC if both ends can and over plain TCP if not. Standard
 input goes to the peer, what the peer sends to standard output. The end of the input is passed
-on; the connection is over when both sides have ended (at a terminal: when the peer has).
+on; the connection is over when both sides have ended (at a terminal: when the peer has). As netcat does, it takes HOST PORT, too. A PORT alone
+is one of this machine.
 
 ` + aboutSMCR,
 		Example: `  echo hello | gosmc connect -v 127.0.0.1:7000
@@ -30,7 +31,7 @@ on; the connection is over when both sides have ended (at a terminal: when the p
   gosmc connect -v --ueid ACCOUNTING --peer 192.0.2.7:7000 192.0.2.7:7000 < file`,
 		Args: oneAddress,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return connect(cmd, args[0], &flags, timeout, source)
+			return connect(cmd, joinAddress(args), &flags, timeout, source)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

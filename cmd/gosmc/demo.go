@@ -122,6 +122,10 @@ func writeDemo(w io.Writer, r *demo.Report) error {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\nThe time is that of the transfer; SHA-256 %s was computed afterwards.\n", r.SHA256)
+	if r.Network != "" { // rule: TestWriteDemo
+		_, err2 := fmt.Fprintln(w, "SMC-R here is RDMA in software, which is slower than TCP on one machine. It is for peers with Linux AF_SMC, and for failover: docs/smcr.md.")
+		err = errors.Join(err, err2)
+	}
 	return err
 }
 

@@ -59,4 +59,9 @@ func TestWriteDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "demo.txt", b.String())
+	r := readReport[demo.Report](t, "../../internal/demo/testdata/demo.json")
+	r.Network = "a veth pair"
+	if err := writeDemo(&b, r); err != nil || !strings.Contains(b.String(), "slower than TCP") {
+		t.Errorf("with two hosts the demo does not say the purpose of SMC-R: %v\n%s", err, b.String())
+	}
 }

@@ -3,7 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,20 +19,23 @@ import (
 
 // dumpFlags are the flags of dump as they were given.
 type dumpFlags struct {
-	iface             string
-	promiscuous       bool
-	verbose, hex      bool
-	json, flow, stats bool
-	ascii             bool
-	html, write       string
-	addrs             []string
-	ports             []string
-	types             []string
-	conns, linkGroups []int
-	problems          bool
-	count             uint64
-	time              string
-	hosts             hostFlags
+	iface                   string
+	promiscuous             bool
+	read                    []string // files, as tcpdump and tshark take them
+	numeric, devices        bool
+	display                 string
+	verbose, hex            bool
+	json, flow, stats, list bool
+	ascii                   bool
+	html, write             string
+	addrs                   []string
+	ports                   []string
+	types                   []string
+	conns, linkGroups       []int
+	problems                bool
+	count                   uint64
+	time                    string
+	hosts                   hostFlags
 
 	filter     dissect.Filter
 	timeFormat render.TimeFormat
@@ -51,6 +57,7 @@ the numbers of its connection (c1) and link (l1). Other outputs take its place:
   -v, -x         all fields below the line; the bytes with the fields beside them
   --json         one object on a line, with the names of Wireshark's display filters
   --flow         a ladder diagram of each link group and each connection, in text
+  --list         a line for each connection: ends, mode, state, bytes, problems
   --html FILE    one page for a browser: ladders, bytes by field, cursors and window over time
   --stats        what there is how often; with --json as one object
   --write FILE   the packets of the selected messages as pcapng; unless --type or --problems selects, with
@@ -73,6 +80,7 @@ A fault in a file is told on standard error, with the packet and the offset; wha
 read, and the exit status is 1 at the end.`,
 		Example: `  gosmc dump smc.pcapng
   gosmc dump -v --type proposal,accept,confirm,decline smc.pcapng
+  gosmc dump --list smc.pcapng
   gosmc dump --flow --conn 1 smc.pcapng
   gosmc dump --problems client.pcap server.pcap
   gosmc dump --html smc.html smc.pcapng
@@ -80,8 +88,12 @@ read, and the exit status is 1 at the end.`,
   sudo gosmc dump -i eth0 --write smc.pcapng -v
   gosmc dump --all
   gosmc dump --pid 4711 --cursors 1s --json | jq 'select(.event == "cursors") | .progress.window'`,
-		Args: func(_ *cobra.Command, args []string) error { return f.check(args) },
+		Args: func(_ *cobra.Command, args []string) error { return f.check(append(slices.Clone(f.read), args...)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.devices {
+				return listInterfaces(cmd.OutOrStdout())
+			}
+			args = append(slices.Clone(f.read), args...)
 			if f.hosts.used() {
 				return runHosts(cmd, &f)
 			}
@@ -97,12 +109,18 @@ read, and the exit status is 1 at the end.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&f.iface, "interface", "i", "", "capture on the interface `NAME`, or on all with \"any\", until interrupted")
+	flags.StringArrayVarP(&f.read, "read", "r", nil, "read this `FILE`, as one that is named without a flag")
+	flags.BoolVarP(&f.devices, "list-interfaces", "D", false, "list the interfaces that -i takes")
+	flags.BoolVarP(&f.numeric, "numeric", "n", false, "no effect: addresses are numbers")
+	flags.StringVarP(&f.display, "display-filter", "Y", "", "not known here: filters of Wireshark are for tshark")
+	flags.Lookup("display-filter").Hidden = true
 	flags.BoolVar(&f.promiscuous, "promiscuous", false, "with -i: also frames that are for other hosts")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "show all fields of each message")
 	flags.BoolVarP(&f.hex, "hex", "x", false, "show the bytes of each message with the names of the fields")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object for each message, or with --stats one in all")
 	flags.BoolVar(&f.flow, "flow", false, "draw ladder diagrams, after the end of the capture")
 	flags.BoolVar(&f.ascii, "ascii", false, "with --flow: draw with ASCII characters")
+	flags.BoolVar(&f.list, "list", false, "print a line for each connection, after the end of the capture")
 	flags.BoolVar(&f.stats, "stats", false, "print counts, after the end of the capture")
 	flags.StringVar(&f.html, "html", "", "write a page for a browser to `FILE`")
 	flags.StringVarP(&f.write, "write", "w", "", "write the selected packets to `FILE` as pcapng")
@@ -135,7 +153,7 @@ var timeFormatNames = []string{"relative", "absolute", "delta", "none"}
 // check checks the command line as a whole, and makes the filter.
 func (f *dumpFlags) check(args []string) error {
 	stdout := 0
-	for _, used := range []bool{f.verbose || f.hex, f.json, f.flow, f.stats && !f.json, f.html == "-", f.write == "-"} {
+	for _, used := range []bool{f.verbose || f.hex, f.json, f.flow, f.list, f.stats && !f.json, f.html == "-", f.write == "-"} {
 		if used {
 			stdout++
 		}
@@ -143,7 +161,18 @@ func (f *dumpFlags) check(args []string) error {
 	if err := f.hosts.check(f, args); err != nil {
 		return err
 	}
+	for i, a := range args {
+		if err := wordOfFilter(a, args[i+1:]); err != nil {
+			return err
+		}
+	}
 	switch {
+	case f.display != "":
+		return usagef("dump has filters of its own, as --port and --type; Wireshark's: tshark -r FILE -Y smc")
+	case f.devices && (len(args) > 0 || f.iface != "" || f.hosts.used()):
+		return usagef("-D shows interfaces, and reads nothing")
+	case f.devices:
+		return nil
 	case len(args) == 0 && f.iface == "" && !f.hosts.used():
 		return usagef(`nothing to read: name a capture file, "-" for standard input, an interface with -i, or a process with --pid`)
 	case len(args) > 0 && f.iface != "":
@@ -151,7 +180,7 @@ func (f *dumpFlags) check(args []string) error {
 	case len(args) > capture.MaxSources:
 		return usagef("%d files: at most %d can be merged", len(args), capture.MaxSources)
 	case stdout > 1:
-		return usagef(`only one of -v or -x, --json, --flow, --stats, --html - and --write - can be printed`)
+		return usagef(`only one of -v or -x, --json, --flow, --list, --stats, --html - and --write - can be printed`)
 	case f.ascii && !f.flow:
 		return usagef("--ascii needs --flow")
 	case f.promiscuous && f.iface == "":
@@ -167,6 +196,32 @@ func (f *dumpFlags) check(args []string) error {
 		return usagef("standard input can be read once")
 	}
 	return f.makeFilter()
+}
+
+// wordOfFilter is the error for an argument that is a word of a capture filter, and no file.
+func wordOfFilter(word string, rest []string) error {
+	flag := map[string]string{"port": "--port", "host": "--host", "net": "--addr", "src": "--host", "dst": "--host", "tcp": "--type", "type": "--type"}[word]
+	if flag == "" {
+		return nil
+	}
+	if _, err := os.Stat(word); err == nil {
+		return nil
+	}
+	value := map[string]string{"--port": "PORT", "--host": "ADDRESS", "--addr": "ADDRESS/BITS", "--type": "TYPE"}[flag]
+	if len(rest) > 0 && word != "tcp" {
+		value = rest[0]
+	}
+	return usagef("there is no file %q; did you mean %s %s?", word, flag, value)
+}
+
+// listInterfaces prints the names that -i takes.
+func listInterfaces(w io.Writer) error {
+	for _, name := range append(interfaceNames(), capture.AnyInterface) {
+		if _, err := fmt.Fprintln(w, printable(name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (f *dumpFlags) makeFilter() error {
@@ -221,7 +276,7 @@ func (f *dumpFlags) lines() bool {
 	if f.verbose || f.hex || f.json && !f.stats {
 		return true
 	}
-	return !f.flow && !f.stats && f.html == "" && f.write == ""
+	return !f.flow && !f.list && !f.stats && f.html == "" && f.write == ""
 }
 
 // errProblems asks for the exit code that says that --problems has found some.

@@ -65,8 +65,8 @@ func (f *hostFlags) check(d *dumpFlags, args []string) error {
 		return usagef("only one of --pid, --name and --all can be used")
 	case len(args) > 0 || d.iface != "":
 		return usagef("--pid, --name and --all show running programs: no file, no -i")
-	case d.flow || d.stats || d.html != "" || d.write != "" || len(d.linkGroups) > 0:
-		return usagef("--flow, --stats, --html, --write and --linkgroup need packets: running programs have none")
+	case d.flow || d.list || d.stats || d.html != "" || d.write != "" || len(d.linkGroups) > 0:
+		return usagef("--flow, --list, --stats, --html, --write and --linkgroup need packets: running programs have none")
 	case f.pid < 0:
 		return usagef("--pid %d: want the number of a process", f.pid)
 	case f.history < 0:

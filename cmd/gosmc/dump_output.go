@@ -28,6 +28,7 @@ type dumpOutput struct {
 	err   error  // of writing messages; the first counts
 	begun bool
 
+	conns   *connList // of --list
 	flow    *render.Flow
 	page    *render.Page
 	packets *capture.Writer // of --write
@@ -94,6 +95,9 @@ func (o *dumpOutput) begin(start time.Time) {
 	o.begun = true
 	o.lines.Start = start
 	f := o.flags
+	if f.list {
+		o.conns = newConnList(f.conns, f.linkGroups)
+	}
 	if f.flow {
 		o.flow = render.NewFlow(render.FlowOptions{ASCII: f.ascii, Start: start, Conns: f.conns, LinkGroups: f.linkGroups})
 	}
@@ -104,8 +108,11 @@ func (o *dumpOutput) begin(start time.Time) {
 
 // gather hands the event, chosen or not, to the outputs that choose connections in the end.
 func (o *dumpOutput) gather(e *dissect.Event) {
-	if o.flow == nil && o.page == nil || !o.late.Match(e) {
+	if o.conns == nil && o.flow == nil && o.page == nil || !o.late.Match(e) {
 		return
+	}
+	if o.conns != nil {
+		o.conns.add(e)
 	}
 	if o.flow != nil {
 		o.flow.Add(e)
@@ -148,6 +155,9 @@ func (o *dumpOutput) close(s *dissect.Summary, c *render.CaptureStats) error {
 		if err == nil {
 			err = f()
 		}
+	}
+	if o.conns != nil {
+		do(func() error { return o.conns.write(o.std) })
 	}
 	if o.flow != nil {
 		do(func() error { return o.flow.Write(o.std) })

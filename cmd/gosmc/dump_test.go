@@ -57,6 +57,7 @@ func TestDumpGolden(t *testing.T) {
 		{"problems", "--problems"},
 		{"flow", "--flow"},
 		{"flow-ascii", "--flow --ascii --conn 5"},
+		{"list", "--list"},
 		{"stats", "--stats"},
 		{"stats-json", "--stats --json"},
 	} {

@@ -134,7 +134,27 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 	return r, err
 }
 
+// verdict says in a sentence or two what programs of this user can do.
+func (r *infoReport) verdict() string {
+	c, text := r.Capabilities, "Programs of one user on this machine can leave TCP."
+	if !c.SMCDv2.Available {
+		text = "Programs here stay with TCP: " + or(c.SMCDv2.Why, r.Error)
+	}
+	switch {
+	case c.SMCRv2.Available:
+		text += " They can use SMC-R with other machines."
+	case len(r.UEIDs) == 0:
+		text += " SMC-R with other machines is off, as no UEID is configured; that is normal."
+	default:
+		text += " SMC-R with other machines cannot be used: the table says why."
+	}
+	return text
+}
+
 func (r *infoReport) write(w io.Writer) error {
+	if _, err := fmt.Fprintf(w, "%s\n\n", printable(r.verdict())); err != nil {
+		return err
+	}
 	t := table{columns: []column{{}, {}}}
 	t.add("Host name", orNA(r.HostName))
 	for _, l := range machineLines(&r.Machine) {

@@ -41,9 +41,10 @@ func newListenCommand() *cobra.Command {
 	var flags netcatFlags
 	var echo, discard, keep bool
 	cmd := &cobra.Command{
-		Use:   "listen [flags] HOST:PORT",
+		Use:   "listen [flags] HOST:PORT | HOST PORT | PORT",
 		Short: "Accept connections, and copy standard input and output, echo, or discard",
-		Long: `Listen on a TCP address and accept connections over SMC and over plain TCP.
+		Long: `Listen on a TCP address and accept connections over SMC and over plain TCP. A PORT alone, as with netcat, is that of all
+addresses of this machine.
 
 Without --echo and --discard the first connection is joined with standard input and output, and
 its end ends the command; --keep goes on with the next one. With --echo everything is sent back, with
@@ -75,7 +76,7 @@ is an object whose event is "warning".
 					return n, 0, err
 				}
 			}
-			return s.run(cmd, args[0])
+			return s.run(cmd, joinAddress(args))
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

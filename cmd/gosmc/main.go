@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -90,6 +91,36 @@ func (e *exitError) Error() string { return e.err.Error() }
 
 func (e *exitError) Unwrap() error { return e.err }
 
+// verbGroups are the groups of verbs in the help, in order.
+var verbGroups = []struct {
+	title string
+	verbs []string
+}{
+	{"Use:", []string{"run", "service", "go", "connect", "listen", "demo"}},
+	{"Look:", []string{"doctor", "ss", "stats", "info", "reason", "dump", "linkgroup", "link", "device", "bench"}},
+	{"Set:", []string{"off", "on", "policy", "ueid", "seid", "pnet"}},
+	{"Serve:", []string{"agent", "metrics"}},
+}
+
+// groupVerbs puts the verbs into groups.
+func groupVerbs(root *cobra.Command) {
+	const other = "Other:"
+	for _, g := range verbGroups {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+	}
+	root.AddGroup(&cobra.Group{ID: other, Title: other})
+	for _, cmd := range root.Commands() {
+		cmd.GroupID = other
+		for _, g := range verbGroups {
+			if slices.Contains(g.verbs, cmd.Name()) {
+				cmd.GroupID = g.title
+			}
+		}
+	}
+	root.SetHelpCommandGroupID(other)
+	root.SetCompletionCommandGroupID(other)
+}
+
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gosmc",
@@ -97,9 +128,8 @@ func newRootCommand() *cobra.Command {
 		Long: `gosmc shows, tries and measures Shared Memory Communications (SMC): TCP connections
 whose bytes travel through shared memory (SMC-D) or by RDMA (SMC-R).
 
-Start with 'gosmc demo'. Then 'gosmc ss' shows the connections of this machine,
-'gosmc info' what this host can do, 'gosmc dump' what its packets say, and
-'gosmc bench' how fast it is.
+Start with 'gosmc demo'. Then 'gosmc run PROGRAM' starts a program whose connections leave TCP, 'gosmc ss' shows them,
+and 'gosmc doctor' says what keeps others on TCP.
 
 Exit status: 0 for success, 2 for a command line that is not understood, 3 when --require is not met, 4 when
 dump --problems has found some, 1 for every other failure. Errors go to standard error. All that is printed can be
@@ -117,12 +147,20 @@ had as JSON, with --json.`,
 			}
 			return unknownVerb(cmd, args[0])
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	capital := root.Flags().BoolP("print-version", "V", false, "print the version")
+	root.Flags().Lookup("print-version").Hidden = true
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *capital {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
+			return err
+		}
+		return cmd.Help()
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.Version = versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.Flags().Bool("version", false, "print the version") // without the letter -v, which is --verbose elsewhere
+	root.Flags().BoolP("version", "v", false, "print the version") // verbs have -v for --verbose
 	root.SetHelpCommand(newHelpCommand())
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
@@ -134,6 +172,7 @@ had as JSON, with --json.`,
 	root.AddCommand(newHiddenCommands()...)
 	root.AddCommand(newManCommand())
 	root.AddCommand(newSupervisorCommands()...)
+	groupVerbs(root)
 	addExits(root)
 	completeRest(root)
 	return root

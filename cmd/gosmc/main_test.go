@@ -104,7 +104,15 @@ func TestExitCodes(t *testing.T) {
 		{"help ss", exitOK, ""},
 		{"version extra", exitUsage, `version takes no arguments, but got "extra"`},
 		{"connect", exitUsage, "connect needs an address, HOST:PORT"},
-		{"connect a b", exitUsage, "connect takes one address, but got 2 arguments"},
+		{"connect a b c", exitUsage, "connect takes one address, HOST:PORT or HOST PORT, but got 3 arguments"},
+		{"connect 127.0.0.1 0", exitFailure, "gosmc: "},
+		{"-v", exitOK, ""},
+		{"-V", exitOK, ""},
+		{"dump -Y smc x.pcap", exitUsage, "tshark -r FILE -Y smc"},
+		{"dump x.pcap port 5000", exitUsage, `there is no file "port"; did you mean --port 5000?`},
+		{"dump host", exitUsage, `there is no file "host"; did you mean --host ADDRESS?`},
+		{"dump -r testdata/ss.txt", exitFailure, "packet 1, offset 0: not a capture file"},
+		{"dump -D -r x.pcap", exitUsage, "-D shows interfaces"},
 		{"connect nowhere", exitUsage, `address "nowhere": want HOST:PORT`},
 		{"connect ::1:80", exitUsage, "want HOST:PORT"},
 		{"connect --require tcp 127.0.0.1:1", exitUsage, `--require "tcp": want smc, smc-d or smc-r`},
@@ -224,6 +232,36 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
+// The help of gosmc has every verb, in a group.
+func TestVerbGroups(t *testing.T) {
+	help := gosmc(t, "", "--help").stdout
+	for _, cmd := range newRootCommand().Commands() {
+		if !cmd.Hidden && (cmd.GroupID == "" || !strings.Contains(help, "\n  "+cmd.Name()+" ")) {
+			t.Errorf("%s is in the group %q, or not in the help", cmd.Name(), cmd.GroupID)
+		}
+	}
+	for _, title := range []string{"Use:", "Look:", "Set:", "Serve:", "Other:"} {
+		if !strings.Contains(help, "\n"+title+"\n") {
+			t.Errorf("help has no %s", title)
+		}
+	}
+}
+
+// Addresses may have the forms that netcat takes.
+func TestJoinAddress(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"localhost", "7000"}, "localhost:7000"}, {[]string{"::1", "7000"}, "[::1]:7000"}, {[]string{"[::1]", "7000"}, "[::1]:7000"},
+		{[]string{"7000"}, ":7000"}, {[]string{":7000"}, ":7000"}, {[]string{"h:1"}, "h:1"}, {[]string{"70000"}, "70000"},
+	} {
+		if got := joinAddress(tt.args); got != tt.want {
+			t.Errorf("joinAddress(%q) = %q, want %q", tt.args, got, tt.want)
+		}
+	}
+}
+
 func TestCompletion(t *testing.T) {
 	if err := os.WriteFile(ownConfig(t), []byte("ueid GOSMC.FILE\nlisten-port 8000-8999\npnet NET1 eth9\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -267,8 +305,10 @@ func TestCompletion(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	got := gosmc(t, "", "version")
-	if short := gosmc(t, "", "--version"); short != got {
-		t.Errorf("gosmc --version = %+v, want %+v", short, got)
+	for _, flag := range []string{"--version", "-v", "-V"} {
+		if short := gosmc(t, "", flag); short != got {
+			t.Errorf("gosmc %s = %+v, want %+v", flag, short, got)
+		}
 	}
 	if !strings.HasPrefix(got.stdout, "gosmc ") || strings.Count(got.stdout, "\n") != 1 {
 		t.Errorf("gosmc version = %q, want one line", got.stdout)

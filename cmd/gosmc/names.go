@@ -96,8 +96,8 @@ func namesCommand(use, short, long, example string, show func(cmd *cobra.Command
 }
 
 // change adds a command that changes the configuration file. example is its arguments in an example.
-func change(parent *cobra.Command, use, short, example string, args int, do func(f *config.File, args []string) error) {
-	parent.AddCommand(&cobra.Command{
+func change(parent *cobra.Command, use, short, example string, args int, do func(f *config.File, args []string) error) *cobra.Command {
+	cmd := &cobra.Command{
 		Use: use, Short: short, Example: strings.TrimRight("  sudo gosmc "+parent.Name()+" "+strings.Fields(use)[0]+" "+example, " "),
 		Args: func(cmd *cobra.Command, got []string) error {
 			if len(got) != args {
@@ -120,7 +120,9 @@ func change(parent *cobra.Command, use, short, example string, args int, do func
 			}
 			return err
 		},
-	})
+	}
+	parent.AddCommand(cmd)
+	return cmd
 }
 
 // add adds a line to the file; one that is there is an error.

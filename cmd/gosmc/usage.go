@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,15 +29,27 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return usagef("%s takes no arguments, but got %q", verbOf(cmd), args[0])
 }
 
-// oneAddress is the check of a verb that takes one HOST:PORT.
+// oneAddress is the check of a verb that takes one address, as joinAddress has it.
 func oneAddress(cmd *cobra.Command, args []string) error {
 	switch len(args) {
 	case 0:
 		return usagef("%s needs an address, HOST:PORT", verbOf(cmd))
-	case 1:
-		return checkAddr(args[0])
+	case 1, 2:
+		return checkAddr(joinAddress(args))
 	}
-	return usagef("%s takes one address, but got %d arguments", verbOf(cmd), len(args))
+	return usagef("%s takes one address, HOST:PORT or HOST PORT, but got %d arguments", verbOf(cmd), len(args))
+}
+
+// joinAddress makes HOST:PORT of arguments in the forms that netcat takes, too: HOST PORT, and a
+// number alone, which is a port of this machine. Other words stay as they are.
+func joinAddress(args []string) string {
+	if len(args) == 2 {
+		return net.JoinHostPort(strings.Trim(args[0], "[]"), args[1])
+	}
+	if _, err := strconv.ParseUint(args[0], 10, 16); err == nil {
+		return ":" + args[0]
+	}
+	return args[0]
 }
 
 // wantedValues describes the values that flags take, by their type. Types of our own say it in
