@@ -282,7 +282,7 @@ func (c *Carrier) message(size uint32) cdc.Message {
 		ProducerFlags: c.prod | c.oob.flags(c.posted, size), ConnFlags: c.said,
 	}
 	if held {
-		m.ProducerFlags |= cdc.WriterBlocked // rule: TestProbe
+		m.ProducerFlags |= cdc.WriterBlocked // rule: TestProbeWithoutWriter
 	}
 	if c.ask || c.probing() { // rule: TestProbeFlagStays: c.ask || c.probing() -> c.ask
 		c.ask = false

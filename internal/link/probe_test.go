@@ -108,11 +108,14 @@ func TestProbeFlagStays(t *testing.T) {
 }
 
 // TestProbeWithoutWriter has nobody write any more when there is room for the bytes that were kept
-// back.
+// back. The peer is told that there are such bytes, though no Write waits.
 func TestProbeWithoutWriter(t *testing.T) {
 	x := newSilent(t)
 	x.writes(probeSize)
 	x.awaitArrived(probeSize - probeBytes)
+	if f := x.flagsAtB(); f&cdc.WriterBlocked == 0 {
+		t.Errorf("with bytes that are kept back: %v, want %v", f, cdc.WriterBlocked)
+	}
 	x.readSilently()
 	x.b.carrier.Consume(cdc.Cursor{}, 0, 0)
 	x.awaitArrived(probeSize)
