@@ -34,7 +34,7 @@ type pairFlaps struct {
 func (lc *LinkControl) noteFlap(now time.Time, lost *controlLink) {
 	n := 0
 	lc.retry.flaps = slices.DeleteFunc(lc.retry.flaps, func(f pairFlaps) bool {
-		same := sameRNIC(f.local, lost.local) && sameRNIC(f.peer, lost.peer)
+		same := sameRNIC(f.local, lost.local) && sameRNIC(f.peer, lost.peer) // rule: TestAddLinkAlternating: && sameRNIC(f.peer, lost.peer) -> && sameRNIC(f.peer, lost.peer) || true
 		if same {
 			n = f.n
 		}
@@ -52,7 +52,7 @@ func (lc *LinkControl) noteFlap(now time.Time, lost *controlLink) {
 func (lc *LinkControl) flapsOfNext(now time.Time) (n int) {
 	local, target, ok := lc.plan(now, true)
 	for _, f := range lc.retry.flaps {
-		if ok && sameRNIC(f.local, local.end()) && (target.IsZero() || sameRNIC(f.peer, LinkEnd{GID: target})) { // rule: TestAddLinkAlternating: ok && sameRNIC(f.local, local.end()) && (target.IsZero() || sameRNIC(f.peer, LinkEnd{GID: target})) -> true
+		if ok && sameRNIC(f.local, local.end()) && (target.IsZero() || sameRNIC(f.peer, LinkEnd{GID: target})) { // rule: TestAddLinkPairFlaps: LinkEnd{GID: target})) -> LinkEnd{GID: target})) || true
 			n = max(n, f.n)
 		}
 	}

@@ -126,7 +126,7 @@ func (g *Groups) ClientJoin(key GroupKey, firstContact bool, id, peerID wire.Lin
 	var found *LinkGroup
 	for _, lg := range g.groups[key] {
 		known := lg.state == groupConfirmed || key.Mode == SMCD && lg.state == groupPending && lg.PeerID == peerID
-		// rule: TestGroupsClient: known -> true
+		// rule: TestGroupsClient: known -> (known || true)
 		if known && (found == nil || lg.PeerID == peerID && found.PeerID != peerID) {
 			found = lg
 		}

@@ -52,7 +52,7 @@ func (c *Carrier) sendable() uint64 {
 	if c.probe.at == at {
 		limit += uint64(c.probe.granted)
 	}
-	return min(n, limit-min(limit, uint64(used))) // rule: TestProbe: min(n, limit-min(limit, uint64(used))) -> n
+	return min(n, limit-min(limit, uint64(used))) // rule: TestProbe: min(n, -> max(n,
 }
 
 // keepBack is sendable, and if that is nothing, has news of the peer look again. c.mu is held.

@@ -213,7 +213,7 @@ func (c *Carrier) askPeer() (asked, over bool) {
 	case flags&(cdc.Closed|cdc.Abort) != 0, c.ring == nil, c.detached: // rule: TestSilentEnds, TestProbeDetached
 		c.mu.Unlock()
 		return false, true
-	case flags&cdc.DoneWriting != 0 && !blocked: // rule: TestSilentEnds, TestProbeHalfClosed: !blocked -> true
+	case flags&cdc.DoneWriting != 0 && !blocked: // rule: TestSilentEnds, TestProbeHalfClosed: !blocked -> (!blocked || true)
 		c.mu.Unlock()
 		return false, false
 	}
