@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	// Not host, not a fabric: it has paths to a peer, and tells an owner the result of a handshake.
 	"internal/handshake": {"wire", "wire/clc", "internal/conn", "internal/control", "internal/core", "internal/late", "internal/transport"},
-	"internal/host":      {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/pnet", "internal/ism", "internal/option", "internal/stream", "internal/rendezvous", "internal/run/client", "internal/run/supervisor", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
+	"internal/host":      {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/pnet", "internal/ism", "internal/option", "internal/stream", "internal/rendezvous", "internal/run/broker", "internal/run/client", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
 	".":                  {"wire/...", "internal/config", "internal/conn", "internal/host", "internal/plain"},
 	"internal/plain":     {"wire/clc", "internal/pnet"},  // not host: it stands in for it on systems other than Linux
 	"internal/frame":     {},                             // headers around an IP packet; of no protocol above it
@@ -82,14 +82,16 @@ var mayImport = map[string][]string{
 	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/pairing", "internal/port", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	"preload":          {},                                                                                                                                      // the C library of gosmc run, as bytes
 	// The programs of gosmc run, which do not know us. Not preload: every program of package smc would have it.
-	"internal/run/proto":      {"wire/clc"},                                                                                                                                                                                                                                       // messages and names, of no program
-	"internal/run/procs":      {"internal/run/proto"},                                                                                                                                                                                                                             // processes, by /proc
-	"internal/run/library":    {"internal/run/procs", "internal/rundir", "internal/user"},                                                                                                                                                                                         // files
-	"internal/run/client":     {"wire/clc", "internal/attempts", "internal/run/proto", "internal/rundir", "internal/user"},                                                                                                                                                        // asks a supervisor
-	"internal/run/inspect":    {"wire/clc", "internal/admission", "internal/config", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/rundir", "internal/sockdiag"},                                                                                  // asks nobody
-	"internal/run/supervisor": {"wire/clc", "internal/admission", "internal/control", "internal/config", "internal/dispose", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/rundir", "internal/sockdiag", "internal/user"}, // the process beside programs
-	"internal/run/launch":     {"internal/admission", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/rundir", "internal/sysinfo"},                                                               // starts programs
-	"internal/service":        {},                                                                                                                                                                                                                                                 // files of systemd's units, and systemctl; of no protocol
+	"internal/run/proto":   {"wire/clc"},                                                                                                                                                      // messages and names, of no program
+	"internal/run/procs":   {"internal/run/proto"},                                                                                                                                            // processes, by /proc
+	"internal/run/library": {"internal/run/procs", "internal/rundir", "internal/user"},                                                                                                        // files
+	"internal/run/client":  {"wire/clc", "internal/attempts", "internal/run/proto", "internal/rundir", "internal/user"},                                                                       // asks a supervisor
+	"internal/run/inspect": {"wire/clc", "internal/admission", "internal/config", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/rundir", "internal/sockdiag"}, // asks nobody
+	// Pairs of Unix sockets, from offer to claim. Not procs: programs of package smc have it.
+	"internal/run/broker":     {"wire/clc", "internal/config", "internal/dispose", "internal/run/proto", "internal/rundir", "internal/sockdiag", "internal/user"},
+	"internal/run/supervisor": {"wire/clc", "internal/admission", "internal/control", "internal/config", "internal/dispose", "internal/run/broker", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/rundir", "internal/user"}, // the process beside programs
+	"internal/run/launch":     {"internal/admission", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/rundir", "internal/sysinfo"},                                                                 // starts programs
+	"internal/service":        {},                                                                                                                                                                                                                                                   // files of systemd's units, and systemctl; of no protocol
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload"},
 	"internal/overlay":           {"."},                                                                                                                        // for its source: the input of go build, of no connection
@@ -112,7 +114,7 @@ var mayImport = map[string][]string{
 // mayImportInTests has the packages that tests may import besides.
 var mayImportInTests = map[string][]string{
 	"internal/run/library":    {"preload"},
-	"internal/run/supervisor": {"preload", "internal/run/client"},
+	"internal/run/supervisor": {"preload", "internal/run/client", "internal/sockdiag"},
 	"cmd/gosmc":               {"internal/run/client"},
 	"internal/handshake":      {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
 	"internal/host":           {"internal/link" /* of a peer that lies */, "internal/rdma", "bpf" /* of a port that is shared */},
@@ -344,6 +346,44 @@ func TestCheckImport(t *testing.T) {
 		if err := checkImport(tt.dir, tt.imported, tt.test); (err == nil) != tt.ok {
 			t.Errorf("checkImport(%q, %q, %t) = %v, want ok %t", tt.dir, tt.imported, tt.test, err, tt.ok)
 		}
+	}
+}
+
+// notLinked are packages that no program has only because it imports package smc.
+var notLinked = []string{
+	"internal/run/supervisor", "internal/run/launch", "internal/run/library", "internal/run/inspect", "internal/run/procs",
+	"internal/agent", "bpf", "preload",
+}
+
+// TestLinked checks that a program that imports package smc links no supervisor of gosmc run, and none
+// of its tools.
+func TestLinked(t *testing.T) {
+	imports := make(map[string][]string) // of packages of the module, by directory
+	eachFile(t, func(name string, f *ast.File) {
+		if strings.HasSuffix(name, "_test.go") {
+			return
+		}
+		dir := path.Dir(name)
+		for _, spec := range f.Imports {
+			if p, _ := strconv.Unquote(spec.Path.Value); strings.HasPrefix(p, modulePath+"/") {
+				imports[dir] = append(imports[dir], strings.TrimPrefix(p, modulePath+"/"))
+			}
+		}
+	})
+	linked := map[string]bool{".": true}
+	for list := []string{"."}; len(list) > 0; list = list[1:] {
+		for _, p := range imports[list[0]] {
+			if slices.Contains(notLinked, p) {
+				t.Errorf("package smc links %s, which %s imports", p, list[0])
+			}
+			if !linked[p] {
+				linked[p] = true
+				list = append(list, p)
+			}
+		}
+	}
+	if !linked["internal/run/broker"] {
+		t.Error("package smc has no broker for its listeners")
 	}
 }
 

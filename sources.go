@@ -18,8 +18,7 @@ import (
 //go:embed internal/late/*.go internal/link/*.go
 //go:embed internal/option/*.go internal/plain/*.go internal/pnet/*.go internal/port/*.go internal/rdma/*.go
 //go:embed internal/rendezvous/*.go internal/rnic/*.go internal/rundir/*.go internal/smcd/*.go
-//go:embed internal/run/client/*.go internal/run/inspect/*.go internal/run/library/*.go internal/run/procs/*.go
-//go:embed internal/run/proto/*.go internal/run/supervisor/*.go
+//go:embed internal/run/broker/*.go internal/run/client/*.go internal/run/proto/*.go
 //go:embed internal/smcr/*.go internal/sockdiag/*.go internal/stream/*.go internal/sysinfo/*.go internal/tcpwatch/*.go
 //go:embed internal/transport/*.go internal/udp/*.go internal/user/*.go
 //lint:ignore U1000 internal/overlay has it by linkname.

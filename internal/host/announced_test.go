@@ -175,7 +175,7 @@ func TestAnnouncementMode(t *testing.T) {
 		return err
 	})
 	if err != nil || files != 5 {
-		t.Errorf("%d files, %v; want the device, the announcement, the control socket, the desk and its link", files, err)
+		t.Errorf("%d files, %v; want the device, the announcement, the control socket, the broker and its link", files, err)
 	}
 	l.Close()
 }

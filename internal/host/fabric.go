@@ -11,7 +11,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
-	"github.com/gosmc/smc/internal/run/supervisor"
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/wire/clc"
@@ -22,27 +22,27 @@ type fabric struct {
 	device *smcd.Device
 	bubble bool // its goroutines are in a bubble of testing/synctest
 
-	deskMu sync.Mutex
-	desk   *supervisor.Desk // nil before a listener has needed it
+	brokerMu sync.Mutex
+	broker   *broker.Broker // nil before a listener has needed it
 }
 
-// openDesk returns the desk for programs of 'gosmc run'.
-func (f *fabric) openDesk(cfg *Config) (*supervisor.Desk, error) {
-	f.deskMu.Lock()
-	defer f.deskMu.Unlock()
+// openBroker returns the broker for programs of 'gosmc run'.
+func (f *fabric) openBroker(cfg *Config) (*broker.Broker, error) {
+	f.brokerMu.Lock()
+	defer f.brokerMu.Unlock()
 	var err error
-	if f.desk == nil {
-		f.desk, err = supervisor.OpenDesk(cfg.Dir, cfg.policy)
+	if f.broker == nil {
+		f.broker, err = broker.Open(cfg.Dir, cfg.policy)
 	}
-	return f.desk, err
+	return f.broker, err
 }
 
 func (f *fabric) close() {
-	f.deskMu.Lock()
-	if f.desk != nil {
-		f.desk.Close()
+	f.brokerMu.Lock()
+	if f.broker != nil {
+		f.broker.Close()
 	}
-	f.deskMu.Unlock()
+	f.brokerMu.Unlock()
 	f.device.Close()
 }
 

@@ -97,7 +97,7 @@ func TestReleaseIdleNotYet(t *testing.T) {
 	c := mustDial(t, client, l.Addr())
 	s := mustAccept(t, l)
 	if n := sockets(t, dir); n != 5 {
-		t.Fatalf("two hosts have %d sockets, want a device's and a control socket each, and the server's desk", n)
+		t.Fatalf("two hosts have %d sockets, want a device's and a control socket each, and the server's broker", n)
 	}
 	gids := [2]string{gidOf(t, client).String(), gidOf(t, server).String()}
 	realSleep(2 * idleLinger)

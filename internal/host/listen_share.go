@@ -156,7 +156,7 @@ func (l *Listener) File() (*os.File, error) {
 	}
 	if !l.pace.shared.Swap(true) {
 		if p := l.programs.Swap(nil); p != nil {
-			p.desk.Share(p.spot)
+			p.broker.Share(p.announcement)
 		}
 		l.hush()
 	}

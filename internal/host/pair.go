@@ -4,7 +4,7 @@ import (
 	"net"
 
 	"github.com/gosmc/smc/internal/conn"
-	"github.com/gosmc/smc/internal/run/supervisor"
+	"github.com/gosmc/smc/internal/run/broker"
 )
 
 // finishPair makes p a connection over a pair of Unix sockets. pid is the process at the other end,
@@ -21,8 +21,8 @@ func (h *Host) finishPair(p *conn.Pending, end *net.UnixConn, pid int) (conn.Con
 
 // programs is where a listener is announced to programs of 'gosmc run'.
 type programs struct {
-	desk *supervisor.Desk
-	spot supervisor.Spot
+	broker       *broker.Broker
+	announcement broker.Announcement
 }
 
 // announceToPrograms lets programs of 'gosmc run' know of a listener that was announced to programs
@@ -36,19 +36,19 @@ func (l *Listener) announceToPrograms() {
 	if err != nil {
 		return
 	}
-	desk, err := f.openDesk(&h.cfg)
+	b, err := f.openBroker(&h.cfg)
 	if err != nil {
 		h.cfg.Logger.Warn("programs of 'gosmc run' will use TCP", "addr", l.addr, "err", err)
 		return
 	}
-	if spot, ok := desk.Announce(l.tcp); ok {
-		l.programs.Store(&programs{desk, spot})
+	if a, ok := b.Announce(l.tcp); ok {
+		l.programs.Store(&programs{b, a})
 	}
 }
 
 func (l *Listener) withdrawFromPrograms() {
 	if p := l.programs.Load(); p != nil { // connections accepted just now are claimed still
-		p.desk.Withdraw(p.spot)
+		p.broker.Withdraw(p.announcement)
 	}
 }
 
@@ -59,7 +59,7 @@ func (l *Listener) claimPair(tcp *net.TCPConn) bool {
 	if p == nil {
 		return false
 	}
-	end, pid := p.desk.Claim(tcp)
+	end, pid := p.broker.Claim(tcp)
 	if end == nil {
 		return false
 	}

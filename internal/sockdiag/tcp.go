@@ -43,7 +43,7 @@ type Socket struct {
 // Gets reports whether a connection to an address comes to a listener on its port.
 func (s Socket) Gets(to netip.AddrPort) bool {
 	ip := s.Local.Addr()
-	return ip == to.Addr() || ip.IsUnspecified() && (ip.Is6() && !s.OnlyIPv6 || ip.Is4() == to.Addr().Is4()) // rule: internal/run/supervisor TestOnly6: ip.Is6() && !s.OnlyIPv6 -> ip.Is6()
+	return ip == to.Addr() || ip.IsUnspecified() && (ip.Is6() && !s.OnlyIPv6 || ip.Is4() == to.Addr().Is4()) // rule: internal/run/broker TestOnly6: ip.Is6() && !s.OnlyIPv6 -> ip.Is6()
 }
 
 // Connection asks for the socket of a connection by its two addresses. Where this process may have

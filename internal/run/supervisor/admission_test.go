@@ -39,7 +39,7 @@ func newAdmissionRig(t *testing.T) *admissionRig {
 	t.Helper()
 	r := &admissionRig{t: t, s: newTestSupervisor(t), path: filepath.Join(t.TempDir(), "admission")}
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", r.path, "testdata/admission.c")
-	r.environ = append(os.Environ(), "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+r.s.path)
+	r.environ = append(os.Environ(), "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+r.s.Path)
 	r.server = exec.CommandContext(t.Context(), r.path, "serve")
 	r.server.Env = r.environ
 	out, err := r.server.StdoutPipe()
@@ -80,7 +80,7 @@ func (r *admissionRig) connect(after string, kinds ...string) (lines []string) {
 }
 
 func (r *admissionRig) table() string {
-	return filepath.Join(filepath.Dir(r.s.path), admission.Table.File)
+	return filepath.Join(filepath.Dir(r.s.Path), admission.Table.File)
 }
 
 var (
@@ -223,10 +223,10 @@ func TestAdmissionSeen(t *testing.T) {
 	}
 	server := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), r.port)
 	want := admission.Memory{Short: 16, Kept: 24, Probe: 32}
-	if got := admission.Lookup(filepath.Dir(r.s.path), admission.Key(server, r.s.listeners.netns, program)); got != want {
+	if got := admission.Lookup(filepath.Dir(r.s.Path), admission.Key(server, r.s.Listeners.NetNS, program)); got != want {
 		t.Errorf("the table has %+v, want %+v", got, want)
 	}
-	st := view{&r.s.record, r.s.path}.Status()
+	st := view{&r.s.record, r.s.Path}.Status()
 	if n := st.Counters.Connections["TCP"]; n != 24 || len(st.Counters.Fallbacks) != 1 || st.Counters.Fallbacks[0].Tag != "SHORT" {
 		t.Errorf("stats have %d of TCP and %+v; want 24, SHORT", n, st.Counters.Fallbacks)
 	}
@@ -240,12 +240,12 @@ func TestAdmissionSeen(t *testing.T) {
 	}
 	a := inspect.Connection{Local: netip.MustParseAddrPort("127.0.0.1:9"), Peer: server, PID: r.server.Process.Pid}
 	b := inspect.Connection{Local: server, Peer: a.Local, PID: os.Getpid(), Server: true}
-	programs := map[int]string{a.PID: r.s.path, b.PID: r.s.path}
-	if got := inspect.WhyTCP(&a, &b, programs, r.s.listeners.netns); got != clc.DiagShort {
+	programs := map[int]string{a.PID: r.s.Path, b.PID: r.s.Path}
+	if got := inspect.WhyTCP(&a, &b, programs, r.s.Listeners.NetNS); got != clc.DiagShort {
 		t.Errorf("the reason of a connection of that program is %v, want SHORT", clc.Lookup(got, clc.OSUnspecified))
 	}
 	a.PID, b.PID = b.PID, a.PID
-	if got := inspect.WhyTCP(&a, &b, programs, r.s.listeners.netns); got != clc.DiagNone {
+	if got := inspect.WhyTCP(&a, &b, programs, r.s.Listeners.NetNS); got != clc.DiagNone {
 		t.Errorf("the reason of a connection of another one is %v, want none", clc.Lookup(got, clc.OSUnspecified))
 	}
 }

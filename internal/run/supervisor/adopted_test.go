@@ -21,7 +21,7 @@ func TestAdopted(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
 	t.Run("moved", func(t *testing.T) {
-		runRings(t, program, adoptedCases, 1, "STATIC="+static, "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+		runRings(t, program, adoptedCases, 1, "STATIC="+static, "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	})
 }
 
@@ -29,5 +29,5 @@ func TestAdopted(t *testing.T) {
 func TestAdoptedSanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, ringProgram(t), adoptedCases, 1, "RINGS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, ringProgram(t), adoptedCases, 1, "RINGS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

@@ -14,5 +14,5 @@ func TestRingAfter(t *testing.T) {
 	s := newTestSupervisor(t)
 	path := filepath.Join(t.TempDir(), "after")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", path, "testdata/after.c")
-	runRings(t, path, []string{"bulk", "turns"}, 1, proto.EnvRingAfter+"=262144", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, path, []string{"bulk", "turns"}, 1, proto.EnvRingAfter+"=262144", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

@@ -32,12 +32,12 @@ func TestBusyBare(t *testing.T) {
 func TestBusy(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, busyProgram(t), busyCases, 1, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, busyProgram(t), busyCases, 1, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }
 
 // TestBusySanitized has the sanitizers look at it.
 func TestBusySanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, busyProgram(t), busyCases, 1, "MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, busyProgram(t), busyCases, 1, "MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

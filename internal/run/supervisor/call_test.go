@@ -10,15 +10,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/client"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// dial connects to a listener by package net, with a call, and after it was offered a pair calls meanwhile.
-func (d *Desk) dial(t *testing.T, l *net.TCPListener, meanwhile func()) (*client.Call, *net.TCPConn) {
+// dialCall connects to a listener by package net, with a call, and after it was offered a pair calls meanwhile.
+func dialCall(t *testing.T, d *broker.Broker, l *net.TCPListener, meanwhile func()) (*client.Call, *net.TCPConn) {
 	t.Helper()
-	call := client.NewCall(filepath.Dir(filepath.Dir(filepath.Dir(d.s.path))))
+	call := client.NewCall(filepath.Dir(filepath.Dir(filepath.Dir(d.Path))))
 	nd := net.Dialer{ControlContext: func(ctx context.Context, _, address string, raw syscall.RawConn) error {
 		call.Offer(ctx, raw, netip.MustParseAddrPort(address), netip.AddrPort{})
 		meanwhile()
@@ -36,8 +37,8 @@ func (d *Desk) dial(t *testing.T, l *net.TCPListener, meanwhile func()) (*client
 func TestCall(t *testing.T) {
 	for _, early := range []bool{true, false} {
 		d := newTestDesk(t)
-		l, _ := d.announced(t)
-		call, tcp := d.dial(t, l, func() {})
+		l, _ := announced(t, d)
+		call, tcp := dialCall(t, d, l, func() {})
 		accepted, err := l.AcceptTCP()
 		if err != nil {
 			t.Fatal(err)
@@ -67,8 +68,8 @@ func TestCall(t *testing.T) {
 // TestCallAlone has the supervisor end between an offer and the connection: that is TCP.
 func TestCallAlone(t *testing.T) {
 	d := openTestDesk(t)
-	l, _ := d.announced(t)
-	call, tcp := d.dial(t, l, func() { d.closeTest(t) })
+	l, _ := announced(t, d)
+	call, tcp := dialCall(t, d, l, func() { closeTest(t, d) })
 	if end, reason := call.Connected(tcp); end != nil || reason != clc.DiagStale {
 		t.Errorf("Connected = %v, %v; want no end, as nobody has the other one", end, reason)
 	}
@@ -78,8 +79,8 @@ func TestCallAlone(t *testing.T) {
 // that has claimed it finds it closed.
 func TestCallHangsUp(t *testing.T) {
 	d := newTestDesk(t)
-	l, _ := d.announced(t)
-	call, _ := d.dial(t, l, func() {})
+	l, _ := announced(t, d)
+	call, _ := dialCall(t, d, l, func() {})
 	accepted, err := l.AcceptTCP()
 	if err != nil {
 		t.Fatal(err)
@@ -110,8 +111,8 @@ func TestCallHostile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newTestDesk(t)
-			l, spot := d.announced(t)
-			path := d.s.path + "x"
+			l, spot := announced(t, d)
+			path := d.Path + "x"
 			early := filepath.Join(filepath.Dir(path), ".new") // the desk removes other sockets that do not answer yet
 			fake, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: early, Net: "unixpacket"})
 			if err != nil {
@@ -123,7 +124,7 @@ func TestCallHostile(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Unlink(path)
-			link := d.s.listeners.link(spot.port)
+			link := d.Listeners.Link(spot.Port)
 			if err := unix.Unlink(link); err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +141,7 @@ func TestCallHostile(t *testing.T) {
 				c.Read(make([]byte, 100))
 				c.Write(answer)
 			}()
-			call, tcp := d.dial(t, l, func() {})
+			call, tcp := dialCall(t, d, l, func() {})
 			if end, reason := call.Connected(tcp); end != nil || !reason.IsLocal() {
 				t.Errorf("Connected = %v, %v; want no end and a reason", end, reason)
 			}

@@ -25,7 +25,7 @@ func TestThreadsEnd(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
 	t.Run("rings", func(t *testing.T) {
-		runRings(t, program, cancelCases, 1, "ROUNDS=200", "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+		runRings(t, program, cancelCases, 1, "ROUNDS=200", "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	})
 }
 
@@ -33,5 +33,5 @@ func TestThreadsEnd(t *testing.T) {
 func TestThreadsEndSanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, cancelProgram(t), cancelCases, 1, "ROUNDS=30", "RINGS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, cancelProgram(t), cancelCases, 1, "ROUNDS=30", "RINGS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

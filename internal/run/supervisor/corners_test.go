@@ -24,12 +24,12 @@ func TestCorners(t *testing.T) {
 	t.Run("bare", func(t *testing.T) { runRings(t, program, cornerCases, 1) })
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, program, cornerCases, 1, "MOVED=1", "GOSMC_MEMORY=2097152", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, program, cornerCases, 1, "MOVED=1", "GOSMC_MEMORY=2097152", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }
 
 // TestCornersSanitized has the sanitizers look at it.
 func TestCornersSanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, cornerProgram(t), cornerCases, 1, "MOVED=1", "GOSMC_MEMORY=2097152", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, cornerProgram(t), cornerCases, 1, "MOVED=1", "GOSMC_MEMORY=2097152", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

@@ -25,10 +25,10 @@ func TestDeferral(t *testing.T) {
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/deferral.c")
 	ways := map[string][]string{
 		"bare":     nil,
-		"moved":    {"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path},
-		"refused":  {"MOVED=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path, "GOSMC_LISTEN_PORTS=none"},
-		"alone":    {"MOVED=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path + "x"},
-		"disabled": {"MOVED=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path, "GOSMC_DISABLED=1"},
+		"moved":    {"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path},
+		"refused":  {"MOVED=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path, "GOSMC_LISTEN_PORTS=none"},
+		"alone":    {"MOVED=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path + "x"},
+		"disabled": {"MOVED=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path, "GOSMC_DISABLED=1"},
 	}
 	for way, environ := range ways {
 		for _, name := range deferralCases {

@@ -13,28 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/internal/rundir"
 )
 
 // newTestDesk opens a desk that is closed when the test ends, and leaves nothing.
-func newTestDesk(t testing.TB) *Desk {
+func newTestDesk(t testing.TB) *broker.Broker {
 	t.Helper()
 	d := openTestDesk(t)
-	t.Cleanup(func() { d.closeTest(t) })
+	t.Cleanup(func() { closeTest(t, d) })
 	return d
 }
 
-func (d *Desk) closeTest(t testing.TB) {
+func closeTest(t testing.TB, d *broker.Broker) {
 	t.Helper()
-	path := d.s.path
+	path := d.Path
 	d.Close()
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "*")); len(left) != 0 {
 		t.Errorf("the desk has left %v", left)
 	}
 }
 
-func openTestDesk(t testing.TB) *Desk {
+func openTestDesk(t testing.TB) *broker.Broker {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "run") // a short name: sockets
 	if err != nil {
@@ -48,15 +49,18 @@ func openTestDesk(t testing.TB) *Desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := OpenDesk(dir, policy)
+	d, err := broker.Open(dir, policy)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
+// playersOf has the programs of a test ask a broker: see [supervisor.program].
+func playersOf(d *broker.Broker) *supervisor { return &supervisor{Broker: d} }
+
 // announced announces a listener of package net, as package smc has them.
-func (d *Desk) announced(t testing.TB) (*net.TCPListener, Spot) {
+func announced(t testing.TB, d *broker.Broker) (*net.TCPListener, broker.Announcement) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -71,15 +75,15 @@ func (d *Desk) announced(t testing.TB) (*net.TCPListener, Spot) {
 	return l, spot
 }
 
-// TestDesk has a connection claimed that was offered, and an announcement that is believed for longer than listenerAge, though the kernel shows another cookie of
+// TestDesk has a connection claimed that was offered, and an announcement that is believed when the kernel is asked, though the kernel shows another cookie of
 // such a listener than the listener has.
 func TestDesk(t *testing.T) {
 	d := newTestDesk(t)
-	l, spot := d.announced(t)
-	d.s.mu.Lock()
-	d.s.listeners.looked[spot.port] = time.Time{}
-	d.s.mu.Unlock()
-	c := d.s.offerTo(t, l)
+	l, spot := announced(t, d)
+	d.Mu.Lock()
+	d.Listeners.Look(spot.Port)
+	d.Mu.Unlock()
+	c := playersOf(d).offerTo(t, l)
 	c.connect()
 	end, pid := d.Claim(c.accept())
 	if end == nil || pid != os.Getpid() {
@@ -96,7 +100,7 @@ func TestDesk(t *testing.T) {
 	}
 	d.Withdraw(spot)
 	d.Withdraw(spot)
-	if _, err := os.Lstat(d.s.listeners.link(spot.port)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(d.Listeners.Link(spot.Port)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the listener is still announced, %v", err)
 	}
 }
@@ -105,8 +109,8 @@ func TestDesk(t *testing.T) {
 // and the bytes that are sent over their pairs come out of TCP.
 func TestDeskShare(t *testing.T) {
 	d := newTestDesk(t)
-	l, spot := d.announced(t)
-	early, late := d.s.offerTo(t, l), d.s.offerTo(t, l)
+	l, spot := announced(t, d)
+	early, late := playersOf(d).offerTo(t, l), playersOf(d).offerTo(t, l)
 	early.connect()
 	conn := early.accept()
 	if err := late.dial(); err != nil {
@@ -137,10 +141,10 @@ func TestDeskShare(t *testing.T) {
 // TestDeskCloses has a desk closed with an offer: the client sees the end of its connection.
 func TestDeskCloses(t *testing.T) {
 	d := openTestDesk(t)
-	l, _ := d.announced(t)
-	c := d.s.offerTo(t, l)
+	l, _ := announced(t, d)
+	c := playersOf(d).offerTo(t, l)
 	c.connect()
-	d.closeTest(t)
+	closeTest(t, d)
 	if n, err := readFrom(c.end, make([]byte, 1)); n != 0 || err != nil {
 		t.Errorf("the client has read %d, %v; want the end", n, err)
 	}
@@ -149,16 +153,16 @@ func TestDeskCloses(t *testing.T) {
 // TestDeskHostile has others ask for things that a desk does not have: it hangs up.
 func TestDeskHostile(t *testing.T) {
 	d := newTestDesk(t)
-	l, _ := d.announced(t)
+	l, _ := announced(t, d)
 	raw, _ := l.SyscallConn()
 	for _, k := range []proto.Kind{proto.KindAnnounce, proto.KindBoard, proto.KindClaim, proto.KindReturn, proto.KindTaken} {
-		p := d.s.program(t)
+		p := playersOf(d).program(t)
 		raw.Control(func(fd uintptr) {
 			var fds []int
 			if k == proto.KindClaim || k == proto.KindReturn {
 				fds = []int{int(fd)}
 			}
-			p.send(proto.Message{Kind: k, NetNS: d.s.listeners.netns, Local: proto.AddrPortOf(l.Addr())}.Append(nil), fds...)
+			p.send(proto.Message{Kind: k, NetNS: d.Listeners.NetNS, Local: proto.AddrPortOf(l.Addr())}.Append(nil), fds...)
 		})
 		if got, _ := p.reply(); got != 99 {
 			t.Errorf("message %d: status %d, want to be hung up on", k, got)

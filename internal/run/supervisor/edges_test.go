@@ -28,10 +28,10 @@ func TestEdges(t *testing.T) {
 	s := newTestSupervisor(t)
 	program := edgesProgram(t)
 	for seed := 1; seed <= 3; seed++ {
-		runRings(t, program, edgeCases, seed, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+		runRings(t, program, edgeCases, seed, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	}
 	for seed := 1; seed <= 3; seed++ {
-		runRings(t, program, edgeCases, seed, "MOVED=1", "SHAKE=1", "GOSMC_RUN_SHAKE=3", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+		runRings(t, program, edgeCases, seed, "MOVED=1", "SHAKE=1", "GOSMC_RUN_SHAKE=3", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	}
 }
 
@@ -39,5 +39,5 @@ func TestEdges(t *testing.T) {
 func TestEdgesSanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, edgesProgram(t), edgeCases, 7, "MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, edgesProgram(t), edgeCases, 7, "MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

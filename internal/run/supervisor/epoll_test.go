@@ -29,14 +29,14 @@ func TestEpoll(t *testing.T) {
 	s := newTestSupervisor(t)
 	program := epollProgram(t)
 	for seed := 1; seed <= 2; seed++ {
-		runRings(t, program, epollCases, seed, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+		runRings(t, program, epollCases, seed, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	}
-	runRings(t, program, []string{"random", "others", "gone"}, 3, "MOVED=1", "GOSMC_RUN_SHAKE=3", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, program, []string{"random", "others", "gone"}, 3, "MOVED=1", "GOSMC_RUN_SHAKE=3", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }
 
 // TestEpollSanitized has the sanitizers look at it.
 func TestEpollSanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, epollProgram(t), epollCases[:5], 5, "MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, epollProgram(t), epollCases[:5], 5, "MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

@@ -17,5 +17,5 @@ func TestForks(t *testing.T) {
 	t.Run("bare", func(t *testing.T) { runRings(t, program, forkCases, 1) })
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, program, forkCases, 1, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, program, forkCases, 1, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/dispose"
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 )
 
@@ -17,17 +18,17 @@ import (
 // copies between it and the end that the program had.
 
 // mayHand gives a talk a place among the relays. It reports whether the second message may follow.
-func (s *supervisor) mayHand(t *talk) (more bool) {
-	if t.outside || !spare(s.socket, relayBrings) {
-		t.reply(proto.KindRelay, proto.StatusNo, -1)
+func (s *supervisor) mayHand(t *broker.Talk) (more bool) {
+	if t.Outside || !broker.Spare(s.Socket, broker.RelayBrings) {
+		t.Reply(proto.KindRelay, proto.StatusNo, -1)
 		return false
 	}
 	select {
-	case s.relays <- struct{}{}:
-		t.relays = true
-		return t.reply(proto.KindRelay, proto.StatusOK, -1)
+	case s.Relays <- struct{}{}:
+		t.Relays = true
+		return t.Reply(proto.KindRelay, proto.StatusOK, -1)
 	default:
-		t.reply(proto.KindRelay, proto.StatusNo, -1)
+		t.Reply(proto.KindRelay, proto.StatusNo, -1)
 		return false
 	}
 }
@@ -36,24 +37,24 @@ func (s *supervisor) mayHand(t *talk) (more bool) {
 // the other one of the pair, and the file.
 func (s *supervisor) handed(m proto.Message, fds []int) bool {
 	if m.Unique > maxHanded || m.NetNS > maxTokens || !proto.IsStream(fds[0], unix.AF_UNIX) || !proto.IsStream(fds[1], unix.AF_UNIX) || !isMemory(fds[2]) { // rule: TestHandedHostile
-		<-s.relays
+		<-s.Relays
 		dispose.Close(fds...)
 		return false
 	}
 	s.handing++
 	go func() {
-		own, fresh, rest := stream(fds[0]), stream(fds[1]), os.NewFile(uintptr(fds[2]), "rest")
+		own, fresh, rest := broker.Stream(fds[0]), broker.Stream(fds[1]), os.NewFile(uintptr(fds[2]), "rest")
 		if own != nil && fresh != nil {
 			handOver(fresh, own, rest, int64(m.Unique), int64(m.NetNS))
 		}
-		closeStreams(own, fresh)
+		broker.CloseStreams(own, fresh)
 		rest.Close()
-		<-s.relays
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		<-s.Relays
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
 		s.handing--
 		if s.handing == 0 && s.programs.gone(time.Now()) {
-			s.stop()
+			s.Stop()
 		}
 	}()
 	return true
@@ -61,7 +62,7 @@ func (s *supervisor) handed(m proto.Message, fds []int) bool {
 
 // handOver copies in both directions until both have ended, or the receiver of the descriptor has
 // closed it. The bytes that the receiver has written go to the peer all the same.
-func handOver(fresh, own half, rest io.Reader, n, tokens int64) {
+func handOver(fresh, own broker.Half, rest io.Reader, n, tokens int64) {
 	in, out := make(chan bool, 2), make(chan error, 1)
 	go func() {
 		if err := bring(fresh, own, rest, n, tokens); err != nil {
@@ -85,7 +86,7 @@ func handOver(fresh, own half, rest io.Reader, n, tokens int64) {
 
 // bring sends the bytes that were in the ring, takes the tokens out of the end, and copies the
 // bytes behind them.
-func bring(fresh, own half, rest io.Reader, n, tokens int64) error {
+func bring(fresh, own broker.Half, rest io.Reader, n, tokens int64) error {
 	if _, err := io.CopyN(fresh, rest, n); err != nil {
 		return err
 	}

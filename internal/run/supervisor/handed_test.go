@@ -24,7 +24,7 @@ func TestHanded(t *testing.T) {
 	t.Run("bare", func(t *testing.T) { runRings(t, program, handedCases, 1, "STATIC="+static) })
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
-	environ := []string{"RINGS=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path}
+	environ := []string{"RINGS=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path}
 	t.Run("static", func(t *testing.T) { runRings(t, program, handedCases, 1, append(environ, "STATIC="+static)...) })
 	t.Run("dynamic", func(t *testing.T) { runRings(t, program, handedCases, 1, environ...) })
 }
@@ -33,7 +33,7 @@ func TestHanded(t *testing.T) {
 func TestHandedSanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, ringProgram(t), handedCases, 1, "RINGS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, ringProgram(t), handedCases, 1, "RINGS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }
 
 // A handOut has the descriptors that a program gives a supervisor, and those that it keeps.
@@ -172,7 +172,7 @@ func TestHandedHostile(t *testing.T) {
 	if got := h.say(proto.Message{Unique: 1}, h.given[:2]...); got != 99 {
 		t.Errorf("second Relay without a file: status %d, want to be hung up on", got)
 	}
-	if n := len(s.relays); n != 0 {
+	if n := len(s.Relays); n != 0 {
 		t.Errorf("%d places among the relays are taken, want none", n)
 	}
 }

@@ -91,7 +91,7 @@ func startIdle(t *testing.T, program, library string, environ []string, args ...
 	s := newTestSupervisor(t)
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(append(os.Environ(), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path), environ...)
+	cmd.Env = append(append(os.Environ(), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path), environ...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -125,6 +125,6 @@ func TestRingsIdleStruck(t *testing.T) {
 	cases := []string{"poll", "ppoll", "select", "pselect", "epoll", "epoll-mask", "receive"}
 	t.Run("bare", func(t *testing.T) { runRings(t, program, cases, 1) })
 	t.Run("moved", func(t *testing.T) {
-		runRings(t, program, cases, 1, "MOVED=1", "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+newTestSupervisor(t).path)
+		runRings(t, program, cases, 1, "MOVED=1", "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+newTestSupervisor(t).Path)
 	})
 }

@@ -24,7 +24,7 @@ func TestInherited(t *testing.T) {
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/inherited.c")
 	ways := map[string][]string{
 		"bare":  nil,
-		"moved": {"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path},
+		"moved": {"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path},
 	}
 	for way, environ := range ways {
 		for _, name := range inheritedCases {

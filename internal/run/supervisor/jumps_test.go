@@ -25,10 +25,10 @@ func TestJumps(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
 	t.Run("rings", func(t *testing.T) {
-		runRings(t, program, jumpCases, 1, "JUMPS=2000", "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+		runRings(t, program, jumpCases, 1, "JUMPS=2000", "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	})
 	t.Run("shaken", func(t *testing.T) {
-		runRings(t, program, jumpCases, 1, "JUMPS=1000", "GOSMC_RUN_SHAKE=3", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+		runRings(t, program, jumpCases, 1, "JUMPS=1000", "GOSMC_RUN_SHAKE=3", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	})
 }
 
@@ -36,5 +36,5 @@ func TestJumps(t *testing.T) {
 func TestJumpsSanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, jumpProgram(t), jumpCases, 1, "JUMPS=1000", "RINGS=1", "ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, jumpProgram(t), jumpCases, 1, "JUMPS=1000", "RINGS=1", "ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

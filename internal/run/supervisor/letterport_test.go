@@ -94,8 +94,8 @@ func TestClaimFreesPort(t *testing.T) {
 		if server != "desk" {
 			return s.offer(t)
 		}
-		l, _ := d.announced(t)
-		return d.s.offerTo(t, l)
+		l, _ := announced(t, d)
+		return playersOf(d).offerTo(t, l)
 	}
 	from := func(path string) func(*testing.T, *connection) {
 		return func(t *testing.T, c *connection) {
@@ -107,8 +107,8 @@ func TestClaimFreesPort(t *testing.T) {
 		}
 	}
 	for server, claim := range map[string]func(*testing.T, *connection){
-		"supervisor": from(s.path),
-		"outside":    from("@gosmc-run/" + filepath.Base(s.path)),
+		"supervisor": from(s.Path),
+		"outside":    from("@gosmc-run/" + filepath.Base(s.Path)),
 		"desk": func(t *testing.T, c *connection) {
 			end, _ := d.Claim(c.accept())
 			if end == nil {

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"os"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/dispose"
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/user"
@@ -41,7 +41,6 @@ type letters struct {
 	claims bool                   // somebody has claimed, since the time before
 	passed [proto.Letterboxes]int // times, one after another, that a letterbox was not read though it had letters
 	joined time.Time              // when a connection was last joined to TCP; zero: never
-	room   int                    // how many offers there may be, by descriptors
 	unsent []unsent
 	letter [proto.MessageLen]byte // the bytes behind it are the program's
 	with   [dispose.Room]byte     // for the descriptors of a letter
@@ -60,7 +59,7 @@ func (s *supervisor) openLetters() error {
 		return os.NewSyscallError("epoll_create1", err)
 	}
 	for i := range proto.Letterboxes {
-		box, err := letterbox(proto.BoxPath(s.path, i))
+		box, err := letterbox(proto.BoxPath(s.Path, i))
 		if err != nil {
 			return fmt.Errorf("letterbox: %w", err)
 		}
@@ -78,7 +77,7 @@ func (s *supervisor) openLetters() error {
 	// Yama lets no program take a descriptor of ours unless we allow it. A program that could take
 	// one without Yama still has to be of our user.
 	unix.Prctl(unix.PR_SET_PTRACER, ^uintptr(0), 0, 0, 0)
-	return s.poll.add(l.poll, unix.EPOLLIN|unix.EPOLLONESHOT)
+	return s.Poll.Add(l.poll, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
 
 func letterbox(path string) (int, error) {
@@ -101,7 +100,7 @@ func letterbox(path string) (int, error) {
 
 func (s *supervisor) closeLetters() {
 	for i, fd := range s.letters.boxes {
-		os.Remove(proto.BoxPath(s.path, i))
+		os.Remove(proto.BoxPath(s.Path, i))
 		unix.Close(fd)
 	}
 	for _, u := range s.letters.unsent {
@@ -112,7 +111,7 @@ func (s *supervisor) closeLetters() {
 }
 
 // lettersCame takes note that there are some. Their servers take most of them.
-func (s *supervisor) lettersCame(now time.Time) { s.letters.next = now.Add(firstLook) }
+func (s *supervisor) lettersCame(now time.Time) { s.letters.next = now.Add(broker.FirstLook) }
 
 // readLetters has letters and notes read when it is time.
 func (s *supervisor) readLetters(now time.Time) {
@@ -131,11 +130,11 @@ func (s *supervisor) readLetters(now time.Time) {
 	}
 	l.claims = false
 	if l.read || n > 0 || len(l.unsent) > 0 {
-		l.next = now.Add(firstLook)
+		l.next = now.Add(broker.FirstLook)
 		return
 	}
 	l.next = time.Time{}
-	s.poll.again(l.poll, unix.EPOLLIN|unix.EPOLLONESHOT)
+	s.Poll.Again(l.poll, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
 
 // pass reports whether the letters of a letterbox are left where they are, for programs that take
@@ -160,7 +159,7 @@ func (s *supervisor) pass(number int, now time.Time) bool {
 // readBox keeps the letters of a letterbox: all that there are, or as many offers as may be.
 func (s *supervisor) readBox(number int) {
 	for range maxLetters {
-		if len(s.offers)+len(s.letters.unsent) >= s.letters.room || !s.readNext(number) { // rule: TestLetterRoom
+		if len(s.ByKey)+len(s.letters.unsent) >= s.Room || !s.readNext(number) { // rule: TestLetterRoom
 			return
 		}
 	}
@@ -168,13 +167,13 @@ func (s *supervisor) readBox(number int) {
 
 // readUntil keeps the letters of a connection's letterbox up to the one that offers it, which
 // somebody asks for.
-func (s *supervisor) readUntil(key pairKey) {
+func (s *supervisor) readUntil(key broker.Key) {
 	s.readUnsent()
 	for range maxLetters {
-		if o := s.offers[key]; o != nil && !o.withdrawn() { // rule: TestLettersBehind
+		if o := s.ByKey[key]; o != nil && !o.Withdrawn() { // rule: TestLettersBehind
 			return
 		}
-		if !s.readNext(proto.BoxOf(key.client.Port())) {
+		if !s.readNext(proto.BoxOf(key.Client.Port())) {
 			return
 		}
 	}
@@ -182,7 +181,7 @@ func (s *supervisor) readUntil(key pairKey) {
 
 // readNext keeps the first letter of a letterbox. It reports false if there is none, or no descriptor for it.
 func (s *supervisor) readNext(number int) bool {
-	if !spare(s.socket, lettersBring) { // rule: TestLetterDescriptors
+	if !broker.Spare(s.Socket, lettersBring) { // rule: TestLetterDescriptors
 		return false
 	}
 	end, _, err := unix.Accept4(s.letters.boxes[number], unix.SOCK_CLOEXEC)
@@ -204,7 +203,7 @@ func (s *supervisor) readUnsent() {
 
 // read takes the letter that comes with an end, and keeps it as an offer.
 func (s *supervisor) read(u unsent) {
-	if !spare(s.socket, 1) { // rule: TestLetterLate
+	if !broker.Spare(s.Socket, 1) { // rule: TestLetterLate
 		s.readLater(u)
 		return
 	}
@@ -250,39 +249,20 @@ func (s *supervisor) readLater(u unsent) {
 // for an answer, so no letter is refused that could be meant well: an end that nobody claims is
 // joined to TCP.
 func (s *supervisor) keep(m proto.Message, end, tcp, pid int) {
-	o := &offer{key: keyOf(m.Local, m.Peer), client: m.Local, server: m.Peer, unique: m.Unique, end: end, tcp: tcp, letter: true}
+	o := &broker.Offer{Key: broker.KeyOf(m.Local, m.Peer), Client: m.Local, Server: m.Peer, Unique: m.Unique, End: end, TCP: tcp, Letter: true}
 	theirs := proto.Name{Role: proto.RoleClient, IPv6: m.IPv6, Local: m.Local, Peer: m.Peer, Unique: m.Unique}
-	if before := s.offers[o.key]; before != nil && before.withdrawn() { // rule: TestLetterWithdrawn
-		s.drop(before) // its client has connected anew
+	if before := s.ByKey[o.Key]; before != nil && before.Withdrawn() { // rule: TestLetterWithdrawn
+		s.Drop(before) // its client has connected anew
 	}
-	if m.NetNS != s.listeners.netns || s.offers[o.key] != nil || !proto.IsTCP(tcp) || !proto.IsStream(end, unix.AF_UNIX) ||
-		peerName(end) != theirs.String() || o.withdrawn() {
+	if m.NetNS != s.Listeners.NetNS || s.ByKey[o.Key] != nil || !proto.IsTCP(tcp) || !proto.IsStream(end, unix.AF_UNIX) ||
+		broker.PeerName(end) != theirs.String() || o.Withdrawn() {
 		dispose.Close(end, tcp)
 		return
 	}
-	s.listeners.has(m.Peer) // if nobody listens there any more it is withdrawn
+	s.Listeners.Has(m.Peer) // if nobody listens there any more it is withdrawn
 	s.record.offered(m, pid, clc.DiagNone)
-	s.offers[o.key] = o
-	s.hold(o)
-}
-
-// withdrawn reports whether a client has given its offer up that came by letter: there is a filter
-// at its TCP socket.
-func (o *offer) withdrawn() bool {
-	return o.letter && filtered(o.tcp)
-}
-
-// right reports whether the end of an offer is the server's from now on. If it came by letter its
-// client cannot give it up any more, once it is: as it would by a filter.
-func (o *offer) right() bool {
-	return !o.letter || !filtered(o.tcp) && unix.SetsockoptInt(o.tcp, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1) == nil && !filtered(o.tcp)
-}
-
-// filtered reports whether a socket has a filter of packets, or cannot be asked.
-func filtered(fd int) bool {
-	length := uint32(0) // of the buffer; the kernel returns the length of the filter
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0, uintptr(unsafe.Pointer(&length)), 0)
-	return errno != 0 || length != 0
+	s.ByKey[o.Key] = o
+	s.Hold(o)
 }
 
 // readNotes reads which letters programs have taken by themselves, and reports whether there were
@@ -292,7 +272,7 @@ func (s *supervisor) readNotes() (some bool) {
 	for port, n := range s.record.notes.claims() {
 		some = true
 		s.letters.claims = true
-		s.listeners.claimed(port, n)
+		s.Listeners.Claimed(port, n)
 	}
 	return some
 }

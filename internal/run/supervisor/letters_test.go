@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/preload"
 )
@@ -39,11 +40,11 @@ func stillSupervisor(t *testing.T) (s *supervisor, start func() (stop func())) {
 		done := make(chan error, 1)
 		go func() { done <- s.serve() }()
 		return func() {
-			s.stop()
+			s.Stop()
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-			unix.Read(s.quit, make([]byte, 8))
+			unix.Read(s.Quit, make([]byte, 8))
 		}
 	}
 }
@@ -73,7 +74,7 @@ func startLetters(t *testing.T, s *supervisor, mode string, environ ...string) *
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(stop)
 	p := &lettersProgram{t: t, cmd: exec.CommandContext(ctx, path, mode)}
-	p.cmd.Env = append(append(os.Environ(), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path), environ...)
+	p.cmd.Env = append(append(os.Environ(), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path), environ...)
 	p.cmd.Stderr = &p.stderr
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
@@ -106,7 +107,7 @@ func (p *lettersProgram) run() (moved int) {
 
 // counts returns how many connections were moved, and how many stayed TCP, as 'gosmc stats' has it.
 func counts(s *supervisor) (moved, tcp uint64) {
-	st := view{&s.record, s.path}.Status()
+	st := view{&s.record, s.Path}.Status()
 	return st.Counters.Connections[proto.ModeUnix], st.Counters.Connections["TCP"]
 }
 
@@ -123,7 +124,7 @@ func TestLettersTaken(t *testing.T) {
 		t.Errorf("%d were counted as moved, %d as TCP; want 100 and 0", moved, tcp)
 	}
 	s.readNotes()
-	if n := s.listeners.records[p.port].claims; n != 100 {
+	if n := s.Listeners.Claims(p.port); n != 100 {
 		t.Errorf("the listener has %d claims, want 100", n)
 	}
 }
@@ -169,13 +170,13 @@ func (s *supervisor) connectEnd(t *testing.T) *connection {
 	c.other = -1
 	t.Cleanup(func() { proto.CloseAll([]int{c.end}) })
 	unix.SetsockoptTimeval(c.end, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
-	c.offer = proto.Message{Kind: proto.KindOffer, NetNS: s.listeners.netns, Local: c.socket, Peer: c.server}
+	c.offer = proto.Message{Kind: proto.KindOffer, NetNS: s.Listeners.NetNS, Local: c.socket, Peer: c.server}
 	c.offer.Unique, _ = unix.GetsockoptUint64(c.end, unix.SOL_SOCKET, unix.SO_COOKIE)
 	theirs := proto.Name{Role: proto.RoleClient, Local: c.socket, Peer: c.server, Unique: c.offer.Unique}
 	if err := unix.Bind(c.end, &unix.SockaddrUnix{Name: theirs.String()}); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Connect(c.end, &unix.SockaddrUnix{Name: proto.BoxPath(s.path, proto.BoxOf(c.socket.Port()))}); err != nil {
+	if err := unix.Connect(c.end, &unix.SockaddrUnix{Name: proto.BoxPath(s.Path, proto.BoxOf(c.socket.Port()))}); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -212,7 +213,7 @@ func TestLetterFirst(t *testing.T) {
 	s, start := stillSupervisor(t)
 	c := s.sendLetter(t)
 	s.letters.next = time.Time{} // it will not look by itself before long
-	s.poll.remove(s.letters.poll)
+	s.Poll.Remove(s.letters.poll)
 	defer start()()
 	s.claims(t, c, "with a letter that nobody has looked at")
 }
@@ -227,18 +228,18 @@ func TestLetterWithdrawn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if read {
-			s.readUntil(keyOf(c.socket, c.server))
+			s.readUntil(broker.KeyOf(c.socket, c.server))
 		}
 		if !c.withdraw() {
 			t.Fatal("the client could not give up")
 		}
 		if read {
-			s.look(time.Now().Add(time.Minute))
+			s.Look(time.Now().Add(time.Minute))
 		} else {
-			s.readUntil(keyOf(c.socket, c.server))
+			s.readUntil(broker.KeyOf(c.socket, c.server))
 		}
-		if len(s.offers) != 0 || len(s.held) != 0 {
-			t.Errorf("read before: %t: the supervisor has %d offers", read, len(s.offers))
+		if len(s.ByKey) != 0 || len(s.Held) != 0 {
+			t.Errorf("read before: %t: the supervisor has %d offers", read, len(s.ByKey))
 		}
 		stop := start()
 		if st, _ := s.claimAs(t, c); st != proto.StatusNo {
@@ -259,15 +260,15 @@ func TestLetterWithdrawn(t *testing.T) {
 func TestLetterNeverConnected(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	c := s.sendLetter(t)
-	s.readUntil(keyOf(c.socket, c.server))
-	s.look(time.Now().Add(time.Minute))
-	if len(s.offers) != 1 {
-		t.Fatalf("there are %d offers while the client lives, want 1", len(s.offers))
+	s.readUntil(broker.KeyOf(c.socket, c.server))
+	s.Look(time.Now().Add(time.Minute))
+	if len(s.ByKey) != 1 {
+		t.Fatalf("there are %d offers while the client lives, want 1", len(s.ByKey))
 	}
 	proto.CloseAll([]int{c.end, c.fd})
 	c.end, c.fd = -1, -1
-	s.look(time.Now().Add(time.Hour))
-	if len(s.offers) != 0 {
+	s.Look(time.Now().Add(time.Hour))
+	if len(s.ByKey) != 0 {
 		t.Error("there is an offer of nobody")
 	}
 }
@@ -279,31 +280,31 @@ func TestLetterReset(t *testing.T) {
 	if err := c.dial(); err != nil {
 		t.Fatal(err)
 	}
-	s.readUntil(keyOf(c.socket, c.server))
-	if len(s.offers) != 1 {
-		t.Fatalf("the supervisor has %d offers, want 1", len(s.offers))
+	s.readUntil(broker.KeyOf(c.socket, c.server))
+	if len(s.ByKey) != 1 {
+		t.Fatalf("the supervisor has %d offers, want 1", len(s.ByKey))
 	}
 	c.listener.Close()
-	s.look(time.Now().Add(time.Second))
-	if len(s.offers) != 0 {
-		t.Errorf("the supervisor has %d offers of a connection that was reset", len(s.offers))
+	s.Look(time.Now().Add(time.Second))
+	if len(s.ByKey) != 0 {
+		t.Errorf("the supervisor has %d offers of a connection that was reset", len(s.ByKey))
 	}
 }
 
 // TestLetterRoom leaves letters where they are when there are too many offers, unless somebody asks about one.
 func TestLetterRoom(t *testing.T) {
 	s, _ := stillSupervisor(t)
-	s.letters.room = 1
+	s.Room = 1
 	first := s.sendLetter(t)
 	s.readBox(proto.BoxOf(first.socket.Port()))
 	c := s.sendLetter(t)
 	s.readBox(proto.BoxOf(c.socket.Port()))
-	if len(s.offers) != 1 {
-		t.Errorf("there are %d offers, want 1", len(s.offers))
+	if len(s.ByKey) != 1 {
+		t.Errorf("there are %d offers, want 1", len(s.ByKey))
 	}
-	s.readUntil(keyOf(c.socket, c.server))
-	if len(s.offers) != 2 {
-		t.Errorf("there are %d offers when somebody asks, want 2", len(s.offers))
+	s.readUntil(broker.KeyOf(c.socket, c.server))
+	if len(s.ByKey) != 2 {
+		t.Errorf("there are %d offers when somebody asks, want 2", len(s.ByKey))
 	}
 }
 
@@ -327,13 +328,13 @@ func (s *supervisor) twoInOneBox(t *testing.T) (first, second *connection) {
 func TestLettersBehind(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	first, second := s.twoInOneBox(t)
-	s.readUntil(keyOf(first.socket, first.server))
-	if len(s.offers) != 1 || s.offers[keyOf(first.socket, first.server)] == nil {
-		t.Errorf("there are %d offers when somebody asks about the first letter; want that one", len(s.offers))
+	s.readUntil(broker.KeyOf(first.socket, first.server))
+	if len(s.ByKey) != 1 || s.ByKey[broker.KeyOf(first.socket, first.server)] == nil {
+		t.Errorf("there are %d offers when somebody asks about the first letter; want that one", len(s.ByKey))
 	}
-	s.readUntil(keyOf(second.socket, second.server))
-	if len(s.offers) != 2 {
-		t.Errorf("there are %d offers when somebody asks about both, want 2", len(s.offers))
+	s.readUntil(broker.KeyOf(second.socket, second.server))
+	if len(s.ByKey) != 2 {
+		t.Errorf("there are %d offers when somebody asks about both, want 2", len(s.ByKey))
 	}
 }
 
@@ -351,8 +352,8 @@ func TestLettersPassed(t *testing.T) {
 		}
 		s.letters.next = time.Now()
 		s.readLetters(s.letters.next)
-		if len(s.offers) != want {
-			t.Fatalf("there are %d offers, want %d", len(s.offers), want)
+		if len(s.ByKey) != want {
+			t.Fatalf("there are %d offers, want %d", len(s.ByKey), want)
 		}
 	}
 	same, other := c.socket.Port(), c.socket.Port()^2 // boxOf(other) is another one
@@ -377,10 +378,10 @@ func TestLettersJoined(t *testing.T) {
 	if err := c.dial(); err != nil {
 		t.Fatal(err)
 	}
-	s.readUntil(keyOf(c.socket, c.server))
+	s.readUntil(broker.KeyOf(c.socket, c.server))
 	c.accept()
-	for _, o := range s.offers {
-		s.relay(o)
+	for _, o := range s.ByKey {
+		s.Relay(o)
 	}
 	round := func(want int) {
 		t.Helper()
@@ -388,8 +389,8 @@ func TestLettersJoined(t *testing.T) {
 		s.letters.claims = true
 		s.letters.next = time.Now()
 		s.readLetters(s.letters.next)
-		if len(s.offers) != want {
-			t.Errorf("there are %d offers, want %d", len(s.offers), want)
+		if len(s.ByKey) != want {
+			t.Errorf("there are %d offers, want %d", len(s.ByKey), want)
 		}
 	}
 	round(1)
@@ -409,11 +410,11 @@ func TestLetterReturned(t *testing.T) {
 	m := c.offer
 	m.Kind = proto.KindReturn
 	p := s.program(t)
-	s.mu.Lock()
+	s.Mu.Lock()
 	p.send(testMessage(m), other)
 	proto.CloseAll([]int{other})
-	restore := leaveDescriptors(t, 1-len(s.talks)) // for the talk, if it was not accepted yet
-	s.mu.Unlock()
+	restore := leaveDescriptors(t, 1-len(s.Talks)) // for the talk, if it was not accepted yet
+	s.Mu.Unlock()
 	time.Sleep(20 * time.Millisecond)
 	restore()
 	if st, _ := p.reply(); st != 99 {
@@ -432,21 +433,21 @@ func TestLetterLate(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	c, never := s.connectEnd(t), s.connectEnd(t)
 	for _, c := range []*connection{c, never} {
-		s.readUntil(keyOf(c.socket, c.server))
+		s.readUntil(broker.KeyOf(c.socket, c.server))
 	}
-	if len(s.offers) != 0 || len(s.letters.unsent) != 2 || s.letters.next.IsZero() {
-		t.Fatalf("there are %d offers and %d ends without letters, and they are looked at %v; want 0 and 2, soon", len(s.offers), len(s.letters.unsent), s.letters.next)
+	if len(s.ByKey) != 0 || len(s.letters.unsent) != 2 || s.letters.next.IsZero() {
+		t.Fatalf("there are %d offers and %d ends without letters, and they are looked at %v; want 0 and 2, soon", len(s.ByKey), len(s.letters.unsent), s.letters.next)
 	}
 	c.sendLetter()
 	restore := leaveDescriptors(t, 0)
 	s.readLetters(s.letters.next)
 	restore()
-	if len(s.offers) != 0 || len(s.letters.unsent) != 2 {
-		t.Errorf("there are %d offers and %d ends without letters where there is no descriptor; want 0 and 2", len(s.offers), len(s.letters.unsent))
+	if len(s.ByKey) != 0 || len(s.letters.unsent) != 2 {
+		t.Errorf("there are %d offers and %d ends without letters where there is no descriptor; want 0 and 2", len(s.ByKey), len(s.letters.unsent))
 	}
 	s.readLetters(s.letters.next)
-	if len(s.offers) != 1 || len(s.letters.unsent) != 1 {
-		t.Errorf("there are %d offers and %d ends without letters; want 1 and 1", len(s.offers), len(s.letters.unsent))
+	if len(s.ByKey) != 1 || len(s.letters.unsent) != 1 {
+		t.Errorf("there are %d offers and %d ends without letters; want 1 and 1", len(s.ByKey), len(s.letters.unsent))
 	}
 	for i := range s.letters.unsent {
 		s.letters.unsent[i].until = time.Now()
@@ -462,8 +463,8 @@ func TestLetterLate(t *testing.T) {
 
 // TestLetterRight has a client and its server, or its supervisor, both want an end: one of them gets it.
 func TestLetterRight(t *testing.T) {
-	take := func(s *supervisor) *offer {
-		for _, o := range s.offers {
+	take := func(s *supervisor) *broker.Offer {
+		for _, o := range s.ByKey {
 			return o
 		}
 		t.Fatal("there is no offer")
@@ -471,14 +472,14 @@ func TestLetterRight(t *testing.T) {
 	}
 	s, _ := stillSupervisor(t)
 	c := s.sendLetter(t)
-	s.readUntil(keyOf(c.socket, c.server))
-	if o := take(s); o.withdrawn() || !o.right() || c.withdraw() {
+	s.readUntil(broker.KeyOf(c.socket, c.server))
+	if o := take(s); o.Withdrawn() || !o.Right() || c.withdraw() {
 		t.Error("a client gives up what was taken")
 	}
 	s, _ = stillSupervisor(t)
 	c = s.sendLetter(t)
-	s.readUntil(keyOf(c.socket, c.server))
-	if o := take(s); !c.withdraw() || o.right() || !o.withdrawn() {
+	s.readUntil(broker.KeyOf(c.socket, c.server))
+	if o := take(s); !c.withdraw() || o.Right() || !o.Withdrawn() {
 		t.Error("what a client has given up is taken")
 	}
 }
@@ -490,14 +491,14 @@ func TestLetterRelayed(t *testing.T) {
 	if err := c.dial(); err != nil {
 		t.Fatal(err)
 	}
-	s.readUntil(keyOf(c.socket, c.server))
+	s.readUntil(broker.KeyOf(c.socket, c.server))
 	c.accept()
 	c.withdraw()
-	for _, o := range s.offers {
-		s.relay(o)
+	for _, o := range s.ByKey {
+		s.Relay(o)
 	}
-	if len(s.offers) != 0 || len(s.relays) != 0 {
-		t.Errorf("there are %d offers and %d relays, want none", len(s.offers), len(s.relays))
+	if len(s.ByKey) != 0 || len(s.Relays) != 0 {
+		t.Errorf("there are %d offers and %d relays, want none", len(s.ByKey), len(s.Relays))
 	}
 	if _, err := c.accepted.Write([]byte("there")); err != nil {
 		t.Fatal(err)
@@ -512,14 +513,14 @@ func TestLetterRelayed(t *testing.T) {
 func TestOfferUnwatched(t *testing.T) {
 	unwatched := func(t *testing.T, s *supervisor, c *connection) {
 		t.Helper()
-		o := s.offers[keyOf(c.socket, c.server)]
+		o := s.ByKey[broker.KeyOf(c.socket, c.server)]
 		if o == nil {
 			t.Fatal("the offer is gone")
 		}
-		s.poll.remove(o.tcp)
-		o.watched = false
+		s.Poll.Remove(o.TCP)
+		o.Watched = false
 		// It is watched already, so the poller cannot have it.
-		if err := unix.EpollCtl(s.poll.fd, unix.EPOLL_CTL_ADD, o.tcp, &unix.EpollEvent{}); err != nil {
+		if err := unix.EpollCtl(s.Poll.FD, unix.EPOLL_CTL_ADD, o.TCP, &unix.EpollEvent{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -529,11 +530,11 @@ func TestOfferUnwatched(t *testing.T) {
 		if err := c.dial(); err != nil {
 			t.Fatal(err)
 		}
-		s.readUntil(keyOf(c.socket, c.server))
+		s.readUntil(broker.KeyOf(c.socket, c.server))
 		unwatched(t, s, c)
 		c.accept()
-		s.look(time.Now().Add(time.Minute))
-		if len(s.offers) != 1 {
+		s.Look(time.Now().Add(time.Minute))
+		if len(s.ByKey) != 1 {
 			t.Fatal("the supervisor has dropped what it could not watch")
 		}
 		defer start()()
@@ -550,11 +551,11 @@ func TestOfferUnwatched(t *testing.T) {
 		if err := c.dial(); err != nil {
 			t.Fatal(err)
 		}
-		s.readUntil(keyOf(c.socket, c.server))
+		s.readUntil(broker.KeyOf(c.socket, c.server))
 		unwatched(t, s, c)
 		conn := c.accept()
 		for i := range 2 {
-			s.look(time.Now().Add(time.Duration(i+1) * time.Minute))
+			s.Look(time.Now().Add(time.Duration(i+1) * time.Minute))
 		}
 		if _, err := unix.Write(c.end, []byte("over TCP")); err != nil {
 			t.Fatal(err)
@@ -578,12 +579,12 @@ func TestLetterTorn(t *testing.T) {
 	restore := leaveDescriptors(t, 0)
 	s.unfold(unsent{end, time.Now()})
 	restore()
-	if len(s.offers) != 0 || len(s.letters.unsent) != 1 {
-		t.Fatalf("there are %d offers and %d letters to be read later; want 0 and 1", len(s.offers), len(s.letters.unsent))
+	if len(s.ByKey) != 0 || len(s.letters.unsent) != 1 {
+		t.Fatalf("there are %d offers and %d letters to be read later; want 0 and 1", len(s.ByKey), len(s.letters.unsent))
 	}
 	s.readUnsent()
-	if len(s.offers) != 1 {
-		t.Errorf("there are %d offers, want 1", len(s.offers))
+	if len(s.ByKey) != 1 {
+		t.Errorf("there are %d offers, want 1", len(s.ByKey))
 	}
 }
 
@@ -613,7 +614,7 @@ func TestTaken(t *testing.T) {
 		t.Errorf("%d were moved, want 2", moved)
 	}
 	s.readNotes()
-	if n := s.listeners.records[80].claims; n != 2 {
+	if n := s.Listeners.Claims(80); n != 2 {
 		t.Errorf("the listener has %d claims, want 2", n)
 	}
 }
@@ -637,19 +638,20 @@ func TestLinkSaysAddress(t *testing.T) {
 		{"", "127.0.0.2", []string{"127.0.0.1:80"}, plain},
 	} {
 		dir := t.TempDir()
-		l := newListeners(dir, "s", 1)
-		var err error
-		if l.policy, err = config.NewPolicy(config.Filter{Ports: strings.Fields(c.ports), Addresses: strings.Fields(c.prefixes)}, config.Filter{}, nil, ""); err != nil {
+		l := broker.NewListeners(dir, "s", 1)
+		policy, err := config.NewPolicy(config.Filter{Ports: strings.Fields(c.ports), Addresses: strings.Fields(c.prefixes)}, config.Filter{}, nil, "")
+		if err != nil {
 			t.Fatal(err)
 		}
+		l.OpenLetters(policy)
 		for i, a := range c.listeners {
-			if !l.add(proto.Message{Kind: proto.KindAnnounce, NetNS: 1, Local: netip.MustParseAddrPort(a), Unique: uint64(i)}) {
+			if !l.Add(proto.Message{Kind: proto.KindAnnounce, NetNS: 1, Local: netip.MustParseAddrPort(a), Unique: uint64(i)}) {
 				t.Fatalf("add(%s) = false", a)
 			}
 		}
-		if got, err := os.Readlink(l.link(80)); got != c.want {
+		if got, err := os.Readlink(l.Link(80)); got != c.want {
 			t.Errorf("%+v: the link says %s, %v", c, got, err)
 		}
-		l.close()
+		l.Close()
 	}
 }

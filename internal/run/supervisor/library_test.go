@@ -72,7 +72,7 @@ func TestLibrary(t *testing.T) {
 	if err := os.WriteFile(library, preload.Library(), 0o555); err != nil {
 		t.Fatal(err)
 	}
-	runSockets(t, program, []string{"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path})
+	runSockets(t, program, []string{"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path})
 }
 
 // TestLibraryDisabled has GOSMC_DISABLED, and a supervisor that has gone, make everything TCP.
@@ -87,10 +87,10 @@ func TestLibraryDisabled(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("disabled", func(t *testing.T) {
-		runSockets(t, program, []string{"MOVED=0", "GOSMC_DISABLED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path})
+		runSockets(t, program, []string{"MOVED=0", "GOSMC_DISABLED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path})
 	})
 	t.Run("gone", func(t *testing.T) {
-		runSockets(t, program, []string{"MOVED=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path + "x"})
+		runSockets(t, program, []string{"MOVED=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path + "x"})
 	})
 }
 
@@ -102,7 +102,7 @@ func TestLibrarySanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	program := sockets(t)
 	s := newTestSupervisor(t)
-	runSockets(t, program, []string{"MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path})
+	runSockets(t, program, []string{"MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path})
 }
 
 // TestLibraryWithoutDlsym has the library find libc's functions by itself, as it must where glibc is older than 2.34 and the program
@@ -119,5 +119,5 @@ func TestLibraryWithoutDlsym(t *testing.T) {
 	}
 	compile(t, append([]string{"-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Ddlsym=none_such", "-o", library}, source...)...)
 	s := newTestSupervisor(t)
-	runSockets(t, program, []string{"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path})
+	runSockets(t, program, []string{"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path})
 }

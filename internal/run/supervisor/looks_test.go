@@ -21,19 +21,19 @@ func looksProgram(t *testing.T) string {
 func TestLooks(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, looksProgram(t), looksCases, 1, "LOOKS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, looksProgram(t), looksCases, 1, "LOOKS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }
 
 // TestLooksOff has none of them look.
 func TestLooksOff(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, looksProgram(t), looksCases, 1, "GOSMC_RUN_RINGS=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, looksProgram(t), looksCases, 1, "GOSMC_RUN_RINGS=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }
 
 // TestLooksSanitized has the sanitizers look at it.
 func TestLooksSanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, looksProgram(t), looksCases, 1, "LOOKS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, looksProgram(t), looksCases, 1, "LOOKS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

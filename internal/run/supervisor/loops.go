@@ -53,7 +53,7 @@ func (s *supervisor) watchLoops(quit <-chan struct{}) {
 		case <-quit:
 			return
 		case <-time.After(wait):
-			l.look(s.path, s.record.loops)
+			l.look(s.Path, s.record.loops)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestLoops(t *testing.T) {
 	s := newTestSupervisor(t)
 	other := newTestSupervisor(t)
 	cmd := exec.Command(cornerProgram(t), "loop")
-	cmd.Env = append(os.Environ(), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -42,18 +42,18 @@ func TestLoops(t *testing.T) {
 	port := strings.TrimSpace(line)
 	var said []string
 	l := loops{told: make(map[string]bool), warn: func(text string) { said = append(said, text) }}
-	l.look(other.path, other.record.loops)
+	l.look(other.Path, other.record.loops)
 	if len(said) != 0 {
 		t.Errorf("the supervisor of others says %q", said)
 	}
 	for range 2 {
-		l.look(s.path, s.record.loops)
+		l.look(s.Path, s.record.loops)
 	}
 	want := "connections to corners (pid " + strconv.Itoa(cmd.Process.Pid) + ") at port " + port + " are TCP"
 	if len(said) != 1 || !strings.HasPrefix(said[0], want) {
 		t.Errorf("it says %q, want once %q", said, want)
 	}
-	follow, err := view{&s.record, s.path}.Trace().Listen(100)
+	follow, err := view{&s.record, s.Path}.Trace().Listen(100)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,5 +14,5 @@ func TestLow(t *testing.T) {
 	s := newTestSupervisor(t)
 	path := filepath.Join(t.TempDir(), "low")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", path, "testdata/low.c")
-	compareTold(t, path, []string{"before", "listener", "listener-one", "after", "accepted"}, "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	compareTold(t, path, []string{"before", "listener", "listener-one", "after", "accepted"}, "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

@@ -97,5 +97,5 @@ func (r *record) takenLetter(m proto.Message) {
 	r.notes.boxes[proto.BoxOf(m.Peer.Port())] = true
 	server, client := int(int32(m.NetNS>>32)), int(int32(m.NetNS))
 	r.offered(proto.Message{Local: m.Peer, Peer: m.Local}, client, clc.DiagNone)
-	r.claimed(&offer{server: m.Local, client: m.Peer}, server)
+	r.claimed(m.Local, m.Peer, server)
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/internal/smctest"
 )
@@ -40,7 +41,7 @@ func (s *supervisor) tryOffer(t *testing.T) (*connection, proto.Status) {
 	t.Helper()
 	l := listenTCP(t, "127.0.0.1:0")
 	raw, _ := l.SyscallConn()
-	announce := proto.Message{Kind: proto.KindAnnounce, NetNS: s.listeners.netns, Local: l.Addr().(*net.TCPAddr).AddrPort()}
+	announce := proto.Message{Kind: proto.KindAnnounce, NetNS: s.Listeners.NetNS, Local: l.Addr().(*net.TCPAddr).AddrPort()}
 	raw.Control(func(fd uintptr) {
 		announce.Unique, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
 	})
@@ -82,7 +83,7 @@ func (s *supervisor) tryOfferTo(t *testing.T, l *net.TCPListener) (*connection, 
 	c.end = pair[0]
 	t.Cleanup(func() { unix.Close(c.end) })
 	unix.SetsockoptTimeval(c.end, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
-	c.offer = proto.Message{Kind: proto.KindOffer, NetNS: s.listeners.netns, Local: c.socket, Peer: c.server}
+	c.offer = proto.Message{Kind: proto.KindOffer, NetNS: s.Listeners.NetNS, Local: c.socket, Peer: c.server}
 	c.offer.Unique, _ = unix.GetsockoptUint64(c.end, unix.SOL_SOCKET, unix.SO_COOKIE)
 	theirs := proto.Name{Role: proto.RoleClient, Local: c.socket, Peer: c.server, Unique: c.offer.Unique}
 	if err := unix.Bind(c.end, &unix.SockaddrUnix{Name: theirs.String()}); err != nil {
@@ -215,13 +216,13 @@ func TestClaim(t *testing.T) {
 // and another socket is no proof.
 func TestClaimOutside(t *testing.T) {
 	s := newTestSupervisor(t)
-	door := func() *program { return s.dial(t, "@gosmc-run/"+filepath.Base(s.path)) }
+	door := func() *program { return s.dial(t, "@gosmc-run/"+filepath.Base(s.Path)) }
 	c := s.offer(t)
 	c.connect()
 	for _, k := range []proto.Kind{proto.KindAnnounce, proto.KindOffer} {
 		p := door()
 		fds := []int{c.end}[:k-proto.KindAnnounce]
-		p.send(testMessage(proto.Message{Kind: k, NetNS: s.listeners.netns, Local: c.server, Peer: c.server}), fds...)
+		p.send(testMessage(proto.Message{Kind: k, NetNS: s.Listeners.NetNS, Local: c.server, Peer: c.server}), fds...)
 		if got, _ := p.reply(); got != 99 {
 			t.Errorf("kind %d: status %d, want to be hung up on", k, got)
 		}
@@ -366,7 +367,7 @@ func TestClaimParts(t *testing.T) {
 			t.Fatalf("Claim: status %d, then %d and descriptor %d; want %d twice, and one descriptor", st, again, none, proto.StatusOK)
 		}
 		unix.Close(end)
-		if !hungUp(c.end) {
+		if !broker.HungUp(c.end) {
 			late++
 		}
 		c.listener.Close()

@@ -146,7 +146,7 @@ func TestOptions(t *testing.T) {
 	for _, args := range [][]string{{"4", "c", "0"}, {"4", "s", "1"}, {"6", "c", "1"}, {"6", "s", "0"}} {
 		t.Run(strings.Join(args, "-"), func(t *testing.T) {
 			tcp := say(t, args)
-			moved := say(t, args, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+			moved := say(t, args, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 			if len(tcp) != len(moved) || len(tcp) == 0 {
 				t.Fatalf("%d answers of TCP, and %d", len(tcp), len(moved))
 			}

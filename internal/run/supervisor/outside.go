@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 )
 
@@ -36,6 +37,26 @@ func (o *outsiders) leave(uid uint32) {
 	}
 }
 
+// acceptOutside takes new talks that come by the door, as [broker.Broker.accept] takes others.
+func (s *supervisor) acceptOutside() {
+	for range broker.MaxAccepts {
+		if s.outsiders.refused >= maxRefused { // rule: TestOutsideRefused
+			s.Poll.Again(s.door, 0) // until one of these is closed
+			return
+		}
+		fd, err := broker.AcceptFrom(s.door)
+		if err != nil {
+			return
+		}
+		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err != nil || !s.outsiders.admit(cred.Uid) {
+			s.refuse(fd)
+			continue
+		}
+		go s.hearOutside(&broker.Talk{FD: fd, PID: int(cred.Pid), Outside: true}, cred.Uid)
+	}
+}
+
 // refuse closes a talk that came by the door and is one too many. A descriptor may wait in it, and
 // its close takes as long as its program wants. Others must not wait for that, nor may there be any
 // number of them: where too many are being closed, a talk that comes by the door is left
@@ -44,39 +65,39 @@ func (s *supervisor) refuse(fd int) {
 	s.outsiders.refused++
 	go func() {
 		unix.Close(fd)
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
 		s.outsiders.refused--
 		if !s.outsiders.over {
-			s.poll.again(s.door, unix.EPOLLIN)
+			s.Poll.Again(s.door, unix.EPOLLIN)
 		}
 	}()
 }
 
 // hearOutside takes the one message that a program may send by the door. The caller has not the lock.
-func (s *supervisor) hearOutside(t *talk, uid uint32) {
+func (s *supervisor) hearOutside(t *broker.Talk, uid uint32) {
 	defer func() {
-		unix.Close(t.fd)
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		unix.Close(t.FD)
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
 		s.outsiders.leave(uid)
 	}()
-	unix.SetNonblock(t.fd, false)
+	unix.SetNonblock(t.FD, false)
 	timeout := unix.NsecToTimeval(int64(proto.TalkTimeout))
-	unix.SetsockoptTimeval(t.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
-	m, fds, err := t.receive(0)
+	unix.SetsockoptTimeval(t.FD, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
+	m, fds, err := t.Receive(0)
 	for err == unix.EINTR {
-		m, fds, err = t.receive(0)
+		m, fds, err = t.Receive(0)
 	}
 	if err == nil {
-		s.mu.Lock()
+		s.Mu.Lock()
 		if !s.outsiders.over && (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindAnnounce && s.isFirst(t)) { // rule: TestClaimOutside: (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindAnnounce && s.isFirst(t)) -> true
-			s.answer(t, m, fds)
+			s.Answer(t, m, fds)
 		}
-		s.mu.Unlock()
+		s.Mu.Unlock()
 	}
-	if t.claimed != nil {
-		t.claimed.releaseOutside(fds[0])
+	if t.Claimed != nil {
+		releaseOutside(t.Claimed, fds[0])
 		return
 	}
 	proto.CloseAll(fds)
@@ -85,21 +106,21 @@ func (s *supervisor) hearOutside(t *talk, uid uint32) {
 // isFirst reports whether a talk is of the process that 'gosmc run' has become. That process may
 // have another user by now. It is older than the door, so as long as it lives nobody else can have
 // knocked with its process ID.
-func (s *supervisor) isFirst(t *talk) bool {
-	return s.programs != nil && t.pid == s.first && s.programs.lives(s.first) // rule: TestAnnounceOutside: s.programs.lives(s.first) -> true
+func (s *supervisor) isFirst(t *broker.Talk) bool {
+	return s.programs != nil && t.PID == s.first && s.programs.lives(s.first) // rule: TestAnnounceOutside: s.programs.lives(s.first) -> true
 }
 
-// releaseOutside is [offer.release] for a goroutine that may wait: for the client, but not long, as
+// releaseOutside is the release of an offer for a goroutine that may wait: for the client, but not long, as
 // others may come, and for whatever the socket's program has its close wait for.
-func (o *offer) releaseOutside(accepted int) {
-	if o.back != nil {
+func releaseOutside(o *broker.Offer, accepted int) {
+	if o.Back != nil {
 		select {
-		case <-o.back:
+		case <-o.Back:
 		case <-time.After(outsideWait):
 			unix.Close(accepted) // in good order
 			return
 		}
 	}
-	lingerNot(accepted)
+	broker.LingerNot(accepted)
 	unix.Close(accepted)
 }

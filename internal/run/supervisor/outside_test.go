@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 )
 
@@ -56,8 +57,8 @@ func lingeringUntil(t *testing.T) (fd int, end func()) {
 func TestOutsideRefused(t *testing.T) {
 	s := newTestSupervisor(t)
 	places := func(count, refused int) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
 		s.outsiders.count, s.outsiders.refused = count, refused
 	}
 	board := testMessage(proto.Message{Kind: proto.KindBoard})
@@ -70,10 +71,10 @@ func TestOutsideRefused(t *testing.T) {
 		unix.Close(fd)
 	}
 	fd, end := lingeringUntil(t)
-	door := "@gosmc-run/" + filepath.Base(s.path)
+	door := "@gosmc-run/" + filepath.Base(s.Path)
 	func() {
-		s.mu.Lock() // it gets nothing before the last descriptor is its own
-		defer s.mu.Unlock()
+		s.Mu.Lock() // it gets nothing before the last descriptor is its own
+		defer s.Mu.Unlock()
 		s.outsiders.count, s.outsiders.refused = maxOutside, maxRefused-1
 		s.dial(t, door).send(board, fd)
 		unix.Close(fd)
@@ -98,17 +99,17 @@ func TestOutsideRefused(t *testing.T) {
 // TestOutsideFlood has others get their turn while one of another user's connects over and over.
 func TestOutsideFlood(t *testing.T) {
 	s, start := stillSupervisor(t)
-	for range maxAccepts + 10 {
-		s.dial(t, "@gosmc-run/"+filepath.Base(s.path))
+	for range broker.MaxAccepts + 10 {
+		s.dial(t, "@gosmc-run/"+filepath.Base(s.Path))
 	}
-	s.mu.Lock()
-	s.accept(s.door)
-	if got := s.outsiders.count; got != maxAccepts {
-		t.Errorf("%d are accepted in one turn, want %d", got, maxAccepts)
+	s.Mu.Lock()
+	s.acceptOutside()
+	if got := s.outsiders.count; got != broker.MaxAccepts {
+		t.Errorf("%d are accepted in one turn, want %d", got, broker.MaxAccepts)
 	}
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	stop := start()
-	p := s.dial(t, "@gosmc-run/"+filepath.Base(s.path))
+	p := s.dial(t, "@gosmc-run/"+filepath.Base(s.Path))
 	p.send(testMessage(proto.Message{Kind: proto.KindBoard}))
 	if got, fd := p.reply(); got != proto.StatusOK {
 		t.Errorf("Board behind these: status %d", got)
@@ -130,7 +131,7 @@ func TestOutsideLingers(t *testing.T) {
 		"offer": {testMessage(proto.Message{Kind: proto.KindOffer})},
 	} {
 		fd := lingering(t)
-		door := s.dial(t, "@gosmc-run/"+filepath.Base(s.path))
+		door := s.dial(t, "@gosmc-run/"+filepath.Base(s.Path))
 		for i, m := range messages {
 			with := []int{fd}[:max(0, i+2-len(messages))]
 			var rights []byte
@@ -154,7 +155,7 @@ func TestOutsideLingers(t *testing.T) {
 // TestOutsideSilent has a program that says nothing be hung up on.
 func TestOutsideSilent(t *testing.T) {
 	s := newTestSupervisor(t)
-	door := s.dial(t, "@gosmc-run/"+filepath.Base(s.path))
+	door := s.dial(t, "@gosmc-run/"+filepath.Base(s.Path))
 	unix.SetsockoptTimeval(door.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60})
 	if n, err := readFrom(door.fd, make([]byte, 1)); n != 0 || err != nil {
 		t.Errorf("Read = %d, %v, want an end of file", n, err)
@@ -171,7 +172,7 @@ func TestAnnounceOutside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	announce := proto.Message{Kind: proto.KindAnnounce, NetNS: s.listeners.netns, Local: l.Addr().(*net.TCPAddr).AddrPort()}
+	announce := proto.Message{Kind: proto.KindAnnounce, NetNS: s.Listeners.NetNS, Local: l.Addr().(*net.TCPAddr).AddrPort()}
 	raw.Control(func(fd uintptr) {
 		announce.Unique, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
 	})
@@ -179,7 +180,7 @@ func TestAnnounceOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func() proto.Status {
-		p := s.dial(t, proto.DoorName(filepath.Base(s.path)))
+		p := s.dial(t, proto.DoorName(filepath.Base(s.Path)))
 		p.send(testMessage(announce))
 		got, _ := p.reply()
 		return got
@@ -187,33 +188,33 @@ func TestAnnounceOutside(t *testing.T) {
 	if got := ask(); got != 99 {
 		t.Errorf("Announce of another process: status %d, want to be hung up on", got)
 	}
-	s.mu.Lock()
+	s.Mu.Lock()
 	s.first = os.Getpid() // and no program that is watched: it has ended
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	if got := ask(); got != 99 {
 		t.Errorf("Announce of a process with its ID, when the first has ended: status %d, want to be hung up on", got)
 	}
-	s.mu.Lock()
+	s.Mu.Lock()
 	err = s.programs.add(s.first)
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := ask(); got != proto.StatusOK {
 		t.Errorf("Announce of the first process: status %d, want %d", got, proto.StatusOK)
 	}
-	if _, err := os.Readlink(s.listeners.link(announce.Local.Port())); err != nil {
+	if _, err := os.Readlink(s.Listeners.Link(announce.Local.Port())); err != nil {
 		t.Error(err)
 	}
 }
 
 // TestLives has a process that has ended, and whose end the supervisor has not heard of yet.
 func TestLives(t *testing.T) {
-	poll, err := newPoller()
+	poll, err := broker.NewPoller()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer poll.close()
+	defer poll.Close()
 	p := newPrograms(poll, "", 1000)
 	defer p.close()
 	cmd := exec.Command("sleep", "1000")
@@ -288,7 +289,7 @@ func TestLingers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Close(from)
-			if err := unix.Connect(from, &unix.SockaddrUnix{Name: proto.BoxPath(s.path, proto.BoxOf(c.socket.Port()))}); err != nil {
+			if err := unix.Connect(from, &unix.SockaddrUnix{Name: proto.BoxPath(s.Path, proto.BoxOf(c.socket.Port()))}); err != nil {
 				t.Error(err)
 			}
 			if err := unix.Sendmsg(from, offer, unix.UnixRights(fd), nil, 0); err != nil {
@@ -297,10 +298,10 @@ func TestLingers(t *testing.T) {
 		},
 	} {
 		fd := lingering(t)
-		s.mu.Lock() // it gets nothing before the last descriptor is its own
+		s.Mu.Lock() // it gets nothing before the last descriptor is its own
 		send(fd)
 		unix.Close(fd)
-		s.mu.Unlock()
+		s.Mu.Unlock()
 		p := s.program(t)
 		p.send(claim, int(null.Fd())) // before which letters are read
 		if got, _ := p.reply(); got != proto.StatusNo {
@@ -321,16 +322,16 @@ func TestOutsideMany(t *testing.T) {
 	defer null.Close()
 	fd := lingering(t)
 	before := descriptorCount(t)
-	door := s.dial(t, "@gosmc-run/"+filepath.Base(s.path))
-	s.mu.Lock() // it gets nothing before the last descriptor is its own
+	door := s.dial(t, "@gosmc-run/"+filepath.Base(s.Path))
+	s.Mu.Lock() // it gets nothing before the last descriptor is its own
 	door.send(testMessage(proto.Message{Kind: proto.KindClaim}), append([]int{fd}, slices.Repeat([]int{int(null.Fd())}, most-1)...)...)
 	unix.Close(fd)
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	got := 0
 	for start := time.Now(); time.Since(start) < 5*time.Second; time.Sleep(10 * time.Millisecond) {
-		s.mu.Lock()
+		s.Mu.Lock()
 		taken := s.outsiders.count > 0
-		s.mu.Unlock()
+		s.Mu.Unlock()
 		if got = descriptorCount(t); taken && got > before && time.Since(start) > time.Second {
 			break
 		}

@@ -7,13 +7,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/procs"
 )
 
 // programs are the processes of one supervisor, which lives as long as they. Those that have spoken
 // to it are watched; when none of these is left the others are looked for by their environment.
 type programs struct {
-	poll   *poller
+	poll   *broker.Poller
 	socket string
 	pids   map[int]int // descriptors, by process ID
 	byFD   map[int]int
@@ -22,7 +23,7 @@ type programs struct {
 	over   bool          // it is sure that none is left
 }
 
-func newPrograms(poll *poller, socket string, most int) *programs {
+func newPrograms(poll *broker.Poller, socket string, most int) *programs {
 	return &programs{poll: poll, socket: socket, most: most, pids: make(map[int]int), byFD: make(map[int]int)}
 }
 
@@ -42,7 +43,7 @@ func (p *programs) add(pid int) error {
 		unix.Close(fd)
 		return errors.New("too many programs for so few descriptors")
 	}
-	if err := p.poll.add(fd, unix.EPOLLIN); err != nil {
+	if err := p.poll.Add(fd, unix.EPOLLIN); err != nil {
 		unix.Close(fd)
 		return err
 	}
@@ -64,7 +65,7 @@ func (p *programs) ended(fd int) {
 	}
 	delete(p.byFD, fd)
 	delete(p.pids, pid)
-	p.poll.remove(fd)
+	p.poll.Remove(fd)
 	unix.Close(fd)
 }
 

@@ -19,8 +19,8 @@ func TestPrompt(t *testing.T) {
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/prompt.c")
 	ways := map[string][]string{
 		"bare":     {"SPEAKS=1"},
-		"moved":    {"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path},
-		"disabled": {"SPEAKS=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path, "GOSMC_DISABLED=1"},
+		"moved":    {"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path},
+		"disabled": {"SPEAKS=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path, "GOSMC_DISABLED=1"},
 	}
 	for way, environ := range ways {
 		for _, name := range []string{"plain", "quickack", "quickack-waits", "defer"} {

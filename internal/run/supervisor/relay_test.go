@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/internal/sockdiag"
 )
@@ -29,7 +30,7 @@ func TestRelay(t *testing.T) {
 	if _, err := io.ReadFull(conn, b); err != nil || string(b) != early {
 		t.Fatalf("the server has read %q, %v", b, err)
 	}
-	if _, err := os.Lstat(s.listeners.link(c.server.Port())); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(s.Listeners.Link(c.server.Port())); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the listener is still announced, %v: the next connection will be relayed, too", err)
 	}
 	large := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
@@ -37,7 +38,7 @@ func TestRelay(t *testing.T) {
 		conn.Write(large)
 		conn.CloseWrite()
 	}()
-	end := stream(c.end)
+	end := broker.Stream(c.end)
 	c.end = -1
 	end.SetDeadline(time.Now().Add(30 * time.Second))
 	if got, err := io.ReadAll(end); err != nil || !bytes.Equal(got, large) {
@@ -60,17 +61,17 @@ func TestRelayWithoutDescriptors(t *testing.T) {
 	if err := c.dial(); err != nil {
 		t.Fatal(err)
 	}
-	s.readUntil(keyOf(c.socket, c.server))
+	s.readUntil(broker.KeyOf(c.socket, c.server))
 	conn := c.accept()
-	for _, o := range s.offers {
+	for _, o := range s.ByKey {
 		restore := leaveDescriptors(t, 0)
-		end, tcp := stream(o.end), stream(o.tcp)
+		end, tcp := broker.Stream(o.End), broker.Stream(o.TCP)
 		restore()
-		s.forget(o)
+		s.Forget(o)
 		if end == nil || tcp == nil {
 			t.Fatal("the connection is lost")
 		}
-		go join(end, tcp)
+		go broker.Join(end, tcp)
 	}
 	conn.SetDeadline(time.Now().Add(30 * time.Second))
 	if _, err := unix.Write(c.end, []byte("there")); err != nil {
@@ -82,7 +83,7 @@ func TestRelayWithoutDescriptors(t *testing.T) {
 	}
 	io.WriteString(conn, "and back")
 	conn.Close()
-	end := stream(c.end)
+	end := broker.Stream(c.end)
 	c.end = -1
 	defer end.Close()
 	end.SetDeadline(time.Now().Add(30 * time.Second))
@@ -99,7 +100,7 @@ func TestRelayAtOnce(t *testing.T) {
 	conn := c.accept()
 	io.WriteString(conn, "220 hello")
 	conn.Close()
-	end := stream(c.end)
+	end := broker.Stream(c.end)
 	c.end = -1
 	defer end.Close()
 	end.SetDeadline(time.Now().Add(30 * time.Second))

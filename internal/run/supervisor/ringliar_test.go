@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 )
 
@@ -26,7 +27,7 @@ import (
 // a liar it has one to an honest peer, which sends back the bytes that it gets.
 type servant struct {
 	t        testing.TB
-	d        *Desk
+	d        *broker.Broker
 	l        *net.TCPListener
 	cmd      *exec.Cmd
 	orders   *os.File
@@ -42,9 +43,9 @@ const servantPatience = 30 * time.Second
 func newServant(t testing.TB, program, library string, environ ...string) *servant {
 	t.Helper()
 	s := &servant{t: t, d: newTestDesk(t), honest: make(chan error, 1)}
-	s.l, _ = s.d.announced(t)
+	s.l, _ = announced(t, s.d)
 	s.cmd = exec.Command(program, "obey", strconv.Itoa(s.l.Addr().(*net.TCPAddr).Port))
-	s.cmd.Env = append(append(os.Environ(), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.d.s.path), environ...)
+	s.cmd.Env = append(append(os.Environ(), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.d.Path), environ...)
 	s.cmd.Stderr = &s.text
 	in, orders, err := os.Pipe()
 	if err != nil {
@@ -61,7 +62,7 @@ func newServant(t testing.TB, program, library string, environ ...string) *serva
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.honestFD, err = s.d.claimEnd(s.l)
+	s.honestFD, err = claimEnd(s.d, s.l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ type ringLiar struct {
 func (s *servant) connect() *ringLiar {
 	s.t.Helper()
 	s.order('c', 0)
-	fd, err := s.d.claimEnd(s.l)
+	fd, err := claimEnd(s.d, s.l)
 	if err != nil {
 		s.answer('c')
 		s.t.Fatal(err)

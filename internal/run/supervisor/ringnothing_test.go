@@ -76,5 +76,5 @@ func TestRingInVain(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "vain")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/vain.c")
 	s := newTestSupervisor(t)
-	runRings(t, program, []string{"tokens", "wanted"}, 1, "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.path)
+	runRings(t, program, []string{"tokens", "wanted"}, 1, "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.Path)
 }

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 )
 
@@ -29,7 +30,7 @@ func peerProgram(t testing.TB) string {
 }
 
 // claimEnd accepts a connection from a program with the library, and returns our end of its pair, which does not wait and is the caller's to close.
-func (d *Desk) claimEnd(l *net.TCPListener) (int, error) {
+func claimEnd(d *broker.Broker, l *net.TCPListener) (int, error) {
 	l.SetDeadline(time.Now().Add(ringPatience))
 	tcp, err := l.AcceptTCP()
 	if err != nil {
@@ -71,7 +72,7 @@ func playRings(t *testing.T, library string, most, rounds int, environ ...string
 	program := peerProgram(t)
 	for i := range rounds {
 		for _, mode := range []string{"blocking", "nonblocking"} {
-			env := append([]string{"LD_PRELOAD=" + library, proto.EnvSocket + "=" + d.s.path}, environ...)
+			env := append([]string{"LD_PRELOAD=" + library, proto.EnvSocket + "=" + d.Path}, environ...)
 			if i%2 == 1 { // its rings are tiny
 				env = append(env, "GOSMC_RUN_SHAKE="+strconv.Itoa(i))
 			}
@@ -83,9 +84,9 @@ func playRings(t *testing.T, library string, most, rounds int, environ ...string
 }
 
 // playRing has one connection, of which seed says all.
-func playRing(t *testing.T, d *Desk, program, mode string, most int, seed uint64, wrote, read *deeds, environ []string) {
+func playRing(t *testing.T, d *broker.Broker, program, mode string, most int, seed uint64, wrote, read *deeds, environ []string) {
 	t.Helper()
-	l, spot := d.announced(t)
+	l, spot := announced(t, d)
 	defer d.Withdraw(spot)
 	ctx, stop := context.WithTimeout(t.Context(), ringPatience*2)
 	defer stop()
@@ -100,7 +101,7 @@ func playRing(t *testing.T, d *Desk, program, mode string, most int, seed uint64
 	}
 	defer cmd.Wait()
 	defer stop()
-	fd, err := d.claimEnd(l)
+	fd, err := claimEnd(d, l)
 	if err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}

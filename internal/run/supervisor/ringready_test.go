@@ -102,12 +102,12 @@ func (w *stoppingWriter) play(b []byte) error {
 // before them.
 func TestRingReady(t *testing.T) {
 	d := newTestDesk(t)
-	l, spot := d.announced(t)
+	l, spot := announced(t, d)
 	defer d.Withdraw(spot)
 	ctx, stop := context.WithTimeout(t.Context(), 2*ringPatience)
 	defer stop()
 	cmd := exec.CommandContext(ctx, peerProgram(t), "trust", strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
-	cmd.Env = append(os.Environ(), "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+d.s.path)
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+d.Path)
 	var out, text bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &text
 	if err := cmd.Start(); err != nil {
@@ -115,7 +115,7 @@ func TestRingReady(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer stop()
-	fd, err := d.claimEnd(l)
+	fd, err := claimEnd(d, l)
 	if err != nil {
 		t.Fatal(err)
 	}

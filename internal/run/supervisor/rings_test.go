@@ -105,7 +105,7 @@ func TestRingsBare(t *testing.T) {
 func TestRings(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, ringProgram(t), slices.Concat(streamCases, ringCases, paceCases), 1, "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, ringProgram(t), slices.Concat(streamCases, ringCases, paceCases), 1, "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }
 
 // TestRingsOff has GOSMC_RUN_RINGS=0 and a high GOSMC_RING_AFTER keep them in-band.
@@ -114,8 +114,8 @@ func TestRingsOff(t *testing.T) {
 	s := newTestSupervisor(t)
 	program := ringProgram(t)
 	cases := []string{"duplex", "dup"}
-	runRings(t, program, cases, 1, "RINGS=0", "GOSMC_RUN_RINGS=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
-	runRings(t, program, cases, 1, "RINGS=0", "GOSMC_RING_AFTER=1000000000", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, program, cases, 1, "RINGS=0", "GOSMC_RUN_RINGS=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
+	runRings(t, program, cases, 1, "RINGS=0", "GOSMC_RING_AFTER=1000000000", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }
 
 // TestRingsShaken has directions join and leave tiny rings at random.
@@ -124,7 +124,7 @@ func TestRingsShaken(t *testing.T) {
 	s := newTestSupervisor(t)
 	program := ringProgram(t)
 	for seed := 1; seed <= 3; seed++ {
-		runRings(t, program, streamCases, seed, "RINGS=1", "GOSMC_RUN_SHAKE="+strconv.Itoa(seed), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+		runRings(t, program, streamCases, seed, "RINGS=1", "GOSMC_RUN_SHAKE="+strconv.Itoa(seed), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestRingsSanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
 	program := ringProgram(t)
-	environ := []string{"RINGS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path}
+	environ := []string{"RINGS=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path}
 	runRings(t, program, slices.Concat(streamCases, ringCases), 1, environ...)
 	runRings(t, program, streamCases, 7, append(environ, "GOSMC_RUN_SHAKE=7")...)
 }

@@ -15,7 +15,7 @@ func TestRoom(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "room")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/room.c")
 	cases := []string{"poll", "select", "epoll", "late"}
-	environ := []string{"LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.path}
+	environ := []string{"LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path}
 	runRings(t, program, cases, 1, "GOSMC_DISABLED=1")
 	runRings(t, program, cases, 1, append(environ, "RINGS=1")...)
 	runRings(t, program, cases, 1, append(environ, "RINGS=0", "GOSMC_RUN_RINGS=0")...)

@@ -60,6 +60,6 @@ func TestSame(t *testing.T) {
 	}
 	compile(t, append([]string{"-O1", "-Wall", "-Wextra", "-Werror", "-o", path}, source...)...)
 	for _, seed := range []int{1, 2, 3, 4, 5, 6, 7, 8, 14, 39} { // the last two have sides answer after the peer has gone
-		compareSaid(t, path, seed, "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+		compareSaid(t, path, seed, "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	}
 }

@@ -17,7 +17,7 @@ func TestSandbox(t *testing.T) {
 	runRings(t, program, cases, 1)
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, program, cases, 1, "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, program, cases, 1, "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }
 
 // TestStack has threads see how much of their stacks calls take that the library does more in.
@@ -28,5 +28,5 @@ func TestStack(t *testing.T) {
 	runRings(t, program, cases, 1)
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, program, cases, 1, "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, program, cases, 1, "RINGS=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

@@ -23,5 +23,5 @@ func TestSending(t *testing.T) {
 	t.Run("bare", func(t *testing.T) { runRings(t, program, sendingCases, 1) })
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, program, sendingCases, 1, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, program, sendingCases, 1, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

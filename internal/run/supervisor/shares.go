@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/internal/run/broker"
 )
 
 // shares is how many of its descriptors a supervisor gives to each use. A letter is lost if it is
@@ -24,8 +24,8 @@ func sharesOf(limit uint64) shares {
 	n := int(min(limit, math.MaxInt32))
 	free := max(0, n-ownDescriptors)
 	return shares{
-		offers:   min(maxOffers, max(1, free/4)),
-		relays:   min(maxRelays, max(1, free/16)),
+		offers:   min(broker.MaxOffers, max(1, free/4)),
+		relays:   min(broker.MaxRelays, max(1, free/16)),
 		programs: ownDescriptors + free/4,
 		talks:    n - free/16,
 	}
@@ -36,19 +36,4 @@ func ownLimit() (uint64, error) {
 	var limit unix.Rlimit
 	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
 	return limit.Cur, os.NewSyscallError("getrlimit", err)
-}
-
-// spare reports whether n descriptors can be had. fd is any.
-func spare(fd, n int) bool {
-	var have [8]int
-	got := 0
-	for ; got < min(n, len(have)); got++ {
-		copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			break
-		}
-		have[got] = copied
-	}
-	proto.CloseAll(have[:got])
-	return got == n
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestShares(t *testing.T) {
 	for _, limit := range []uint64{64, 100, 256, 512, 1024, 20000, 1 << 20, 1 << 40} {
 		s := sharesOf(limit)
-		if s.offers < 1 || s.relays < 1 || s.programs < ownDescriptors || s.offers > maxOffers || s.relays > maxRelays {
+		if s.offers < 1 || s.relays < 1 || s.programs < ownDescriptors || s.offers > broker.MaxOffers || s.relays > broker.MaxRelays {
 			t.Errorf("%d descriptors: %+v", limit, s)
 		}
 		if all := s.programs + 2*s.offers + 2*s.relays; uint64(all) > limit || uint64(s.talks) > limit || s.talks <= all {
@@ -61,26 +62,26 @@ func TestLetterDescriptors(t *testing.T) {
 	c := s.sendLetter(t)
 	for n := range 2 {
 		restore := leaveDescriptors(t, n)
-		s.readUntil(keyOf(c.socket, c.server))
+		s.readUntil(broker.KeyOf(c.socket, c.server))
 		restore()
-		if len(s.offers) != 0 {
-			t.Fatalf("there are %d offers where %d descriptors were left", len(s.offers), n)
+		if len(s.ByKey) != 0 {
+			t.Fatalf("there are %d offers where %d descriptors were left", len(s.ByKey), n)
 		}
 	}
-	s.readUntil(keyOf(c.socket, c.server))
-	if len(s.offers) != 1 {
-		t.Errorf("there are %d offers, want 1", len(s.offers))
+	s.readUntil(broker.KeyOf(c.socket, c.server))
+	if len(s.ByKey) != 1 {
+		t.Errorf("there are %d offers, want 1", len(s.ByKey))
 	}
 }
 
 // TestProgramsLeaveDescriptors has programs not take the descriptors of other uses; one is always
 // watched.
 func TestProgramsLeaveDescriptors(t *testing.T) {
-	poll, err := newPoller()
+	poll, err := broker.NewPoller()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer poll.close()
+	defer poll.Close()
 	p := newPrograms(poll, "/nowhere", 3)
 	defer p.close()
 	if err := p.add(os.Getpid()); err != nil {
@@ -106,24 +107,24 @@ func TestProgramsLeaveDescriptors(t *testing.T) {
 func TestRelayHurries(t *testing.T) {
 	s, _ := stillSupervisor(t)
 	first := s.sendLetter(t)
-	s.readUntil(keyOf(first.socket, first.server))
+	s.readUntil(broker.KeyOf(first.socket, first.server))
 	other := s.sendLetter(t) // to another port
-	s.readUntil(keyOf(other.socket, other.server))
-	o := s.offers[keyOf(first.socket, first.server)]
+	s.readUntil(broker.KeyOf(other.socket, other.server))
+	o := s.ByKey[broker.KeyOf(first.socket, first.server)]
 	second := *o
-	second.key.client = other.server // a connection that there is not
-	second.tcp = -1
-	s.held[-1] = &second
-	defer delete(s.held, -1)
+	second.Key.Client = other.server // a connection that there is not
+	second.TCP = -1
+	s.Held[-1] = &second
+	defer delete(s.Held, -1)
 	late := time.Now().Add(time.Hour)
-	for _, held := range s.held {
-		held.due, held.wait = late, lastLook
+	for _, held := range s.Held {
+		held.Due, held.Wait = late, broker.LastLook
 	}
-	s.relay(o)
-	if !second.due.Before(late) || second.wait != s.patience {
-		t.Errorf("an offer for the port is due in %v, and then in %v", time.Until(second.due), second.wait)
+	s.Relay(o)
+	if !second.Due.Before(late) || second.Wait != s.Patience {
+		t.Errorf("an offer for the port is due in %v, and then in %v", time.Until(second.Due), second.Wait)
 	}
-	if left := s.offers[keyOf(other.socket, other.server)]; left == nil || left.due != late {
+	if left := s.ByKey[broker.KeyOf(other.socket, other.server)]; left == nil || left.Due != late {
 		t.Errorf("an offer for another port is %+v", left)
 	}
 }
@@ -140,20 +141,20 @@ func TestRelayLater(t *testing.T) {
 	_, board := p.reply()
 	unix.Close(board)
 	stop()
-	key := keyOf(c.socket, c.server)
-	o := s.offers[key]
-	s.relays = make(chan struct{}, 1)
-	s.relays <- struct{}{}
-	s.relay(o)
-	if s.offers[key] != o {
+	key := broker.KeyOf(c.socket, c.server)
+	o := s.ByKey[key]
+	s.Relays = make(chan struct{}, 1)
+	s.Relays <- struct{}{}
+	s.Relay(o)
+	if s.ByKey[key] != o {
 		t.Fatal("the offer was given up")
 	}
-	<-s.relays
+	<-s.Relays
 	if _, err := io.WriteString(conn, "220 hello"); err != nil {
 		t.Fatal(err)
 	}
 	defer start()()
-	end := stream(c.end)
+	end := broker.Stream(c.end)
 	c.end = -1
 	defer end.Close()
 	end.SetDeadline(time.Now().Add(30 * time.Second))

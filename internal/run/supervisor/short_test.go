@@ -111,7 +111,7 @@ func TestShortLived(t *testing.T) {
 				if busy {
 					s = busySupervisor
 				}
-				environ := append([]string{"LD_PRELOAD=" + library, proto.EnvSocket + "=" + s(t).path}, c.environ...)
+				environ := append([]string{"LD_PRELOAD=" + library, proto.EnvSocket + "=" + s(t).Path}, c.environ...)
 				var all, pairs int
 				for range *shortRounds {
 					for _, way := range c.ways {

@@ -17,6 +17,6 @@ func TestShutdownOfReading(t *testing.T) {
 	cases := []string{"reads", "shared", "spliced", "wakes"}
 	t.Run("bare", func(t *testing.T) { runRings(t, path, cases, 1) })
 	t.Run("moved", func(t *testing.T) {
-		runRings(t, path, cases, 1, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+		runRings(t, path, cases, 1, "MOVED=1", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	})
 }

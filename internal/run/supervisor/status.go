@@ -73,11 +73,11 @@ func (r *record) offered(m proto.Message, pid int, reason clc.Diagnosis) {
 }
 
 // claimed notes that a connection was moved.
-func (r *record) claimed(o *offer, pid int) {
+func (r *record) claimed(server, client netip.AddrPort, pid int) {
 	r.mu.Lock()
 	r.moved++
 	r.mu.Unlock()
-	r.trace.Add(&event{kind: control.TraceEstablished, local: o.server, remote: o.client, pid: pid}, nil)
+	r.trace.Add(&event{kind: control.TraceEstablished, local: server, remote: client, pid: pid}, nil)
 }
 
 // stayed notes that a connection is TCP, for the server at least.

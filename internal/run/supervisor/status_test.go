@@ -26,13 +26,13 @@ func TestStatus(t *testing.T) {
 	unix.Close(end)
 	refused := s.offer(t)
 	refused.listener.Close()
-	foreign := proto.Message{Kind: proto.KindOffer, NetNS: s.listeners.netns + 1, Local: refused.socket, Peer: refused.server}
+	foreign := proto.Message{Kind: proto.KindOffer, NetNS: s.Listeners.NetNS + 1, Local: refused.socket, Peer: refused.server}
 	p := s.program(t)
 	p.send(testMessage(foreign), c.end)
 	if got, _ := p.reply(); got != proto.StatusNo {
 		t.Errorf("an offer from elsewhere: status %d, want %d", got, proto.StatusNo)
 	}
-	dir := filepath.Dir(filepath.Dir(filepath.Dir(s.path)))
+	dir := filepath.Dir(filepath.Dir(filepath.Dir(s.Path)))
 	hosts, errs := control.Gather(t.Context(), dir)
 	if len(hosts) != 1 || len(errs) != 0 {
 		t.Fatalf("hosts %+v, errors %v; want one", hosts, errs)

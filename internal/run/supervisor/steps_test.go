@@ -24,5 +24,5 @@ func TestSteps(t *testing.T) {
 	s := newTestSupervisor(t)
 	program := filepath.Join(t.TempDir(), "steps")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/steps.c")
-	runRings(t, program, stepCases, 1, "RINGS=1", "APART="+strconv.Itoa(*stepsApart), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, program, stepCases, 1, "RINGS=1", "APART="+strconv.Itoa(*stepsApart), "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

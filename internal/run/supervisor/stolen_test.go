@@ -14,7 +14,7 @@ func TestStolenNames(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "stolen")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/stolen.c")
 	s := newTestSupervisor(t)
-	runRings(t, program, []string{"client"}, 1, "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.path)
+	runRings(t, program, []string{"client"}, 1, "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.Path)
 }
 
 // TestStolenNameClaim has somebody take the name of an end that its supervisor gives away.
@@ -51,7 +51,7 @@ func TestScarce(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "scarce")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, "testdata/scarce.c")
 	s := newTestSupervisor(t)
-	runRings(t, program, []string{"threads"}, 1, "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.path)
+	runRings(t, program, []string{"threads"}, 1, "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.Path)
 }
 
 // TestFull has a server listen that has as many descriptors as it may, or nearly: it waited for two seconds for one in which to get the board.
@@ -61,5 +61,5 @@ func TestFull(t *testing.T) {
 	cases := []string{"1", "2", "3", "4", "5", "6"}
 	t.Run("bare", func(t *testing.T) { runRings(t, program, cases, 1) })
 	s := newTestSupervisor(t)
-	runRings(t, program, cases, 1, "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.path)
+	runRings(t, program, cases, 1, "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.Path)
 }

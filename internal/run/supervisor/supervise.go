@@ -63,11 +63,11 @@ func Supervise(args []string) error {
 	if len(args) == argsWithLock {
 		unix.CloseOnExec(lockFD)
 		lock = os.NewFile(lockFD, args[2])
-		library.MakeRecord(lock, s.path) // a record that cannot be written cannot be removed either
+		library.MakeRecord(lock, s.Path) // a record that cannot be written cannot be removed either
 	}
-	fmt.Fprintf(result, "ok %s\n", s.path)
+	fmt.Fprintf(result, "ok %s\n", s.Path)
 	result.Close()
-	defer func() { library.ReleaseFor(s.path, lock, s.programs.over) }()
+	defer func() { library.ReleaseFor(s.Path, lock, s.programs.over) }()
 	defer s.close()
 	go library.Tidy(args[0])
 	quit := make(chan struct{})
@@ -77,7 +77,7 @@ func Supervise(args []string) error {
 	signal.Notify(terminate, syscall.SIGTERM)
 	go func() {
 		<-terminate
-		s.stop()
+		s.Stop()
 	}()
 	return s.serve()
 }

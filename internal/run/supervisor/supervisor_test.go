@@ -41,13 +41,13 @@ func newTestSupervisor(t *testing.T) *supervisor {
 		life.Process.Kill()
 		life.Wait()
 		// The test itself has spoken to the supervisor, and lives: it ends when the test says so.
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}
 		if err := <-done; err != nil {
 			t.Errorf("serve: %v", err)
 		}
-		path := s.path
+		path := s.Path
 		s.close()
 		left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
 		if len(left) != 0 {
@@ -132,7 +132,7 @@ func bytes100(fd int) (list []int) {
 // program of it that still runs.
 func TestTidy(t *testing.T) {
 	s := newTestSupervisor(t)
-	dir := filepath.Dir(s.path)
+	dir := filepath.Dir(s.Path)
 	const dead = "00000000deaddead"
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
 	if err != nil {
@@ -154,7 +154,7 @@ func TestTidy(t *testing.T) {
 	}
 	unix.Close(fd)
 	os.Symlink(dead, filepath.Join(dir, "0000000000000001.80"))
-	os.Symlink(filepath.Base(s.path), filepath.Join(dir, "0000000000000001.81"))
+	os.Symlink(filepath.Base(s.Path), filepath.Join(dir, "0000000000000001.81"))
 	orphan := exec.Command("sleep", "1000")
 	orphan.Env = append(os.Environ(), proto.EnvSocket+"="+filepath.Join(dir, dead))
 	if err := orphan.Start(); err != nil {
@@ -172,8 +172,8 @@ func TestTidy(t *testing.T) {
 		t.Errorf("tidy has left %v", left)
 	}
 	left, _ = filepath.Glob(filepath.Join(filepath.Dir(control), "*"))
-	if len(left) != 1 || filepath.Base(left[0]) != filepath.Base(s.path) {
-		t.Errorf("tidy has left control sockets %v, want that of %s", left, s.path)
+	if len(left) != 1 || filepath.Base(left[0]) != filepath.Base(s.Path) {
+		t.Errorf("tidy has left control sockets %v, want that of %s", left, s.Path)
 	}
 	os.Remove(filepath.Join(dir, "0000000000000001.81"))
 }

@@ -18,7 +18,7 @@ type program struct {
 	fd int
 }
 
-func (s *supervisor) program(t *testing.T) *program { return s.dial(t, s.path) }
+func (s *supervisor) program(t *testing.T) *program { return s.dial(t, s.Path) }
 
 func (s *supervisor) dial(t *testing.T, path string) *program {
 	t.Helper()

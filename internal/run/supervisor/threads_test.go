@@ -14,5 +14,5 @@ func TestThreads(t *testing.T) {
 	s := newTestSupervisor(t)
 	path := filepath.Join(t.TempDir(), "threads")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", path, "testdata/threads.c")
-	runRings(t, path, []string{"send"}, 1, "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	runRings(t, path, []string{"send"}, 1, "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

@@ -20,5 +20,5 @@ func TestUnseen(t *testing.T) {
 	s := newTestSupervisor(t)
 	path := filepath.Join(t.TempDir(), "unseen")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/unseen.c")
-	compareTold(t, path, unseenCases, "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	compareTold(t, path, unseenCases, "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

@@ -23,7 +23,7 @@ func TestUrgent(t *testing.T) {
 	s := newTestSupervisor(t)
 	path := filepath.Join(t.TempDir(), "urgent")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/urgent.c")
-	compareTold(t, path, urgentCases, "LD_PRELOAD="+library, proto.EnvSocket+"="+s.path)
+	compareTold(t, path, urgentCases, "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }
 
 // compareTold has a program print in each case the same as over TCP.

@@ -15,5 +15,5 @@ func TestIOUring(t *testing.T) {
 	cases := []string{"before", "registered", "forked", "after"}
 	runRings(t, program, cases, 1)
 	s := newTestSupervisor(t)
-	runRings(t, program, cases, 1, "RINGS=1", "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.path)
+	runRings(t, program, cases, 1, "RINGS=1", "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.Path)
 }

@@ -1,4 +1,4 @@
-package supervisor
+package broker
 
 import (
 	"encoding/hex"
@@ -20,21 +20,22 @@ import (
 // IPv4 to its port come to others, maybe of another user.
 type listener = sockdiag.Socket
 
-// listeners are the listening sockets of one supervisor's programs, by port. A symbolic link
+// Listeners are the listening sockets of one supervisor's programs, by port. A symbolic link
 // <netns>.<port> in the directory tells programs that connect which supervisor to ask. Its target
 // is the name of the supervisor's socket. Where all listeners of the port have one address, and the
 // policy allows all connections there, a dot and the address follow: connections to it need not
 // wait for an answer.
-type listeners struct {
+type Listeners struct {
 	dir, socket string // socket is a name in dir
-	netns       uint64
+	NetNS       uint64
 	ports       map[uint16][]listener
 	looked      map[uint16]time.Time
 	records     map[uint16]claimRecord
 	count       int
 	swept       time.Time // when all of them were last looked for
 	policy      *config.Policy
-	desk        bool // clients have to ask: there are no letterboxes
+	ask         bool         // clients have to ask: there are no letterboxes
+	Programs    func() []int // whose listeners are no strangers; nil: nobody's
 }
 
 // A claimRecord records the claims and relays of connections to a port.
@@ -43,20 +44,27 @@ type claimRecord struct {
 	lost   time.Time // when a letter was the first that nobody claimed: clients ask since; zero: none was
 }
 
-func newListeners(dir, socket string, netns uint64) *listeners {
-	return &listeners{
-		dir: dir, socket: socket, netns: netns,
+// NewListeners returns the listeners of the supervisor with a socket of this name in a directory, and
+// in a network namespace with this cookie.
+func NewListeners(dir, socket string, netns uint64) *Listeners {
+	return &Listeners{
+		dir: dir, socket: socket, NetNS: netns,
 		ports: make(map[uint16][]listener), looked: make(map[uint16]time.Time), records: make(map[uint16]claimRecord),
 	}
 }
 
-func (l *listeners) link(port uint16) string { return proto.LinkPath(l.dir, l.netns, port) }
+// OpenLetters has links say the addresses of listeners where the policy allows all connections: there
+// are letterboxes now.
+func (l *Listeners) OpenLetters(policy *config.Policy) { l.policy, l.ask = policy, false }
 
-// add announces a listener. It reports false if connections to it have to stay TCP: another
+// Link is the path of the link for a port.
+func (l *Listeners) Link(port uint16) string { return proto.LinkPath(l.dir, l.NetNS, port) }
+
+// Add announces a listener. It reports false if connections to it have to stay TCP: another
 // supervisor has the port, or the program is in another network namespace than its supervisor.
-func (l *listeners) add(m proto.Message) bool {
+func (l *Listeners) Add(m proto.Message) bool {
 	port := m.Local.Port()
-	if m.NetNS != l.netns || port == 0 {
+	if m.NetNS != l.NetNS || port == 0 {
 		return false
 	}
 	if l.count >= maxListeners {
@@ -83,13 +91,13 @@ func (l *listeners) add(m proto.Message) bool {
 }
 
 // target is the target of a port's link.
-func (l *listeners) target(port uint16) string {
+func (l *Listeners) target(port uint16) string {
 	list := l.ports[port]
-	if len(list) == 0 || l.desk || !l.records[port].lost.IsZero() || list[0].OnlyIPv6 || slices.ContainsFunc(list, func(have listener) bool { return have.Local != list[0].Local }) { // rule: TestOnly6: list[0].OnlyIPv6 -> false
+	if len(list) == 0 || l.ask || !l.records[port].lost.IsZero() || list[0].OnlyIPv6 || slices.ContainsFunc(list, func(have listener) bool { return have.Local != list[0].Local }) { // rule: TestOnly6: list[0].OnlyIPv6 -> false
 		return l.socket
 	}
 	local := list[0].Local
-	if l.policy != nil && (local.Addr().IsUnspecified() && !l.policy.Listen.AnyAddress(port) || l.policy.Listen.RefusesListener(local) != "") { // rule: TestLinkSaysAddress
+	if l.policy != nil && (local.Addr().IsUnspecified() && !l.policy.Listen.AnyAddress(port) || l.policy.Listen.RefusesListener(local) != "") { // rule: internal/run/supervisor TestLinkSaysAddress
 		return l.socket
 	}
 	ip := local.Addr().As16()
@@ -97,20 +105,20 @@ func (l *listeners) target(port uint16) string {
 }
 
 // renew corrects the target of a port's link, if the link is ours.
-func (l *listeners) renew(port uint16) {
+func (l *Listeners) renew(port uint16) {
 	want := l.target(port)
-	if target, err := os.Readlink(l.link(port)); err == nil && proto.LinkedSocket(target) == l.socket && target != want && !l.replace(port, want) {
-		os.Remove(l.link(port)) // its target would be wrong: TCP
+	if target, err := os.Readlink(l.Link(port)); err == nil && proto.LinkedSocket(target) == l.socket && target != want && !l.replace(port, want) {
+		os.Remove(l.Link(port)) // its target would be wrong: TCP
 	}
 }
 
 // replace puts a link in the place of the one that a port has.
-func (l *listeners) replace(port uint16, target string) bool {
+func (l *Listeners) replace(port uint16, target string) bool {
 	early := filepath.Join(l.dir, fmt.Sprintf(".new-%s-%d", l.socket, port))
 	if os.Symlink(target, early) != nil {
 		return false
 	}
-	if os.Rename(early, l.link(port)) != nil {
+	if os.Rename(early, l.Link(port)) != nil {
 		os.Remove(early)
 		return false
 	}
@@ -119,19 +127,19 @@ func (l *listeners) replace(port uint16, target string) bool {
 
 // publish makes the link for a port on which a socket of ours listens. A link that is there already
 // belongs to a program that listens beside us, if there is one; else it was left over.
-func (l *listeners) publish(port uint16, ours listener) bool {
-	err := os.Symlink(l.socket, l.link(port))
+func (l *Listeners) publish(port uint16, ours listener) bool {
+	err := os.Symlink(l.socket, l.Link(port))
 	if err == nil {
 		// A later supervisor finds the link. An earlier listener may have no link: the listener of
 		// a second supervisor's program, or of a program without a supervisor.
 		others, err := l.strangers(ours)
 		if err == nil && len(others) > 0 { // rule: TestListenersShared
-			os.Remove(l.link(port))
+			os.Remove(l.Link(port))
 			return false
 		}
 		return true
 	}
-	target, err2 := os.Readlink(l.link(port))
+	target, err2 := os.Readlink(l.Link(port))
 	if !errors.Is(err, fs.ErrExist) || err2 != nil {
 		return false
 	}
@@ -147,7 +155,7 @@ func (l *listeners) publish(port uint16, ours listener) bool {
 		if slices.ContainsFunc(now, func(s sockdiag.Socket) bool { return s.Cookie != ours.Cookie }) {
 			// The kernel shares connections out between the listeners, so most would be offered to
 			// one and accepted by another.
-			os.Remove(l.link(port)) // rule: TestListenersShared
+			os.Remove(l.Link(port)) // rule: TestListenersShared
 			return false
 		}
 	}
@@ -156,7 +164,7 @@ func (l *listeners) publish(port uint16, ours listener) bool {
 
 // remove withdraws one of the listeners on a port. It returns its address, the zero value if there
 // is no such.
-func (l *listeners) remove(port uint16, cookie uint64) (local netip.AddrPort) {
+func (l *Listeners) remove(port uint16, cookie uint64) (local netip.AddrPort) {
 	i := slices.IndexFunc(l.ports[port], func(have listener) bool { return have.Cookie == cookie })
 	if i < 0 {
 		return local
@@ -170,8 +178,8 @@ func (l *listeners) remove(port uint16, cookie uint64) (local netip.AddrPort) {
 	return local
 }
 
-// has reports whether one of ours gets connections to an address.
-func (l *listeners) has(to netip.AddrPort) bool {
+// Has reports whether one of ours gets connections to an address.
+func (l *Listeners) Has(to netip.AddrPort) bool {
 	l.refresh(to.Port())
 	return slices.ContainsFunc(l.ports[to.Port()], func(have listener) bool { return have.Gets(to) })
 }
@@ -184,14 +192,14 @@ func onlyIPv6(l listener) bool {
 }
 
 // refresh forgets the listeners on a port that are not there any more.
-func (l *listeners) refresh(port uint16) {
+func (l *Listeners) refresh(port uint16) {
 	if time.Since(l.looked[port]) >= listenerAge {
-		l.look(port)
+		l.Look(port)
 	}
 }
 
-// look is refresh, however long ago that was done.
-func (l *listeners) look(port uint16) {
+// Look is refresh, however long ago that was done.
+func (l *Listeners) Look(port uint16) {
 	if len(l.ports[port]) == 0 {
 		return
 	}
@@ -205,7 +213,7 @@ func (l *listeners) look(port uint16) {
 // sweep forgets all listeners that are not there any more, unless that was done just now. Programs
 // that listen at another port for each connection, as servers of FTP do, leave many behind for
 // which no offer ever comes.
-func (l *listeners) sweep() {
+func (l *Listeners) sweep() {
 	if time.Since(l.swept) < listenerAge {
 		return
 	}
@@ -221,7 +229,7 @@ func (l *listeners) sweep() {
 }
 
 // keep keeps those listeners on a port that are there.
-func (l *listeners) keep(port uint16, there map[uint64]bool) {
+func (l *Listeners) keep(port uint16, there map[uint64]bool) {
 	l.looked[port] = time.Now()
 	before := len(l.ports[port])
 	l.ports[port] = slices.DeleteFunc(l.ports[port], func(have listener) bool { return !there[have.Cookie] })
@@ -241,8 +249,11 @@ func cookies(list []sockdiag.Socket) map[uint64]bool {
 	return there
 }
 
-// claimed notes that programs have claimed n connections to a port.
-func (l *listeners) claimed(port uint16, n int) {
+// Claims is how many more connections to a port were claimed than relayed.
+func (l *Listeners) Claims(port uint16) int { return l.records[port].claims }
+
+// Claimed notes that programs have claimed n connections to a port.
+func (l *Listeners) Claimed(port uint16, n int) {
 	r := l.records[port]
 	r.claims += n
 	l.records[port] = r
@@ -255,7 +266,7 @@ func (l *listeners) claimed(port uint16, n int) {
 // Of a letter the server may have known nothing: its mark is a size of segments, which a loopback
 // interface with a small MTU cuts down, and which SYN cookies forget. So clients of the port have
 // to ask first, and letters that were on their way count for nothing.
-func (l *listeners) relayed(now time.Time, port uint16, letter bool) {
+func (l *Listeners) relayed(now time.Time, port uint16, letter bool) {
 	r := l.records[port]
 	first := r.lost.IsZero()
 	if letter && !first && now.Sub(r.lost) < lostLetters { // rule: TestLettersLost
@@ -273,18 +284,18 @@ func (l *listeners) relayed(now time.Time, port uint16, letter bool) {
 	}
 }
 
-func (l *listeners) withdraw(port uint16) {
+func (l *Listeners) withdraw(port uint16) {
 	l.count -= len(l.ports[port])
 	delete(l.ports, port)
 	delete(l.looked, port)
 	delete(l.records, port)
-	if target, err := os.Readlink(l.link(port)); err == nil && proto.LinkedSocket(target) == l.socket {
-		os.Remove(l.link(port))
+	if target, err := os.Readlink(l.Link(port)); err == nil && proto.LinkedSocket(target) == l.socket {
+		os.Remove(l.Link(port))
 	}
 }
 
-// close withdraws everything.
-func (l *listeners) close() {
+// Close withdraws everything.
+func (l *Listeners) Close() {
 	for port := range l.ports {
 		l.withdraw(port)
 	}

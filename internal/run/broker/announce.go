@@ -1,8 +1,9 @@
-package supervisor
+package broker
 
 import (
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,61 +14,55 @@ import (
 	"github.com/gosmc/smc/internal/sockdiag"
 )
 
-// A Desk is a supervisor in a program of package smc. It takes the ends that programs of 'gosmc
-// run' offer for its listeners. The program accepts for itself, so it claims without a message. Its
-// methods may be called from several goroutines.
-type Desk struct {
-	s    *supervisor
-	done chan struct{} // closed when serve has returned
-}
-
-// A Spot is a listener that was announced at a [Desk].
-type Spot struct {
-	port   uint16
+// An Announcement is a listener that was announced by [Broker.Announce].
+type Announcement struct {
+	Port   uint16
 	cookie uint64
 }
 
-// OpenDesk opens a desk in a run directory that is there. The policy says which connections of
-// servers may leave TCP.
-func OpenDesk(dir string, policy *config.Policy) (*Desk, error) {
-	d := &Desk{s: emptySupervisor(policy), done: make(chan struct{})}
-	d.s.patience = deskLook
+// Open opens a broker for a program of package smc, in a run directory that is there. It takes the
+// ends that programs of 'gosmc run' offer for the listeners of this program, which accepts for
+// itself, so it claims without a message. The policy says which connections of servers may leave TCP.
+// The methods of the broker may be called from several goroutines.
+func Open(dir string, policy *config.Policy) (*Broker, error) {
+	b := New(policy, nil)
+	b.Patience, b.done = selfLook, make(chan struct{})
 	opened := make(chan error, 1)
 	go func() {
-		defer close(d.done)
+		defer close(b.done)
 		// On this goroutine, which no caller has locked to a thread of another network namespace:
 		// it asks the kernel about listeners later.
-		err := d.s.open(rundir.Supervisors(dir), proto.NewSocketName())
+		err := b.Listen(rundir.Supervisors(dir), proto.NewSocketName(), func() []int { return []int{os.Getpid()} })
 		opened <- err
 		if err == nil {
-			tidy(rundir.Supervisors(dir), nil)
-			d.s.serve()
+			Tidy(rundir.Supervisors(dir), nil)
+			b.serve()
 		}
 	}()
 	if err := <-opened; err != nil {
-		<-d.done
-		d.s.close()
+		<-b.done
+		b.End()
 		return nil, err
 	}
-	return d, nil
+	return b, nil
 }
 
-// Close ends a desk. Connections that were claimed go on, others do not.
-func (d *Desk) Close() {
-	d.s.stop()
-	<-d.done
-	d.s.mu.Lock()
-	defer d.s.mu.Unlock()
-	d.s.close()
+// Close ends a broker that was opened by [Open]. Connections that were claimed go on, others do not.
+func (b *Broker) Close() {
+	b.Stop()
+	<-b.done
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	b.End()
 }
 
 // Announce announces a listener. It reports false if connections to it will be TCP: somebody else
 // has the port, or it is in another network namespace, or accepts only clients that have sent
 // something over TCP, which clients of 'gosmc run' do not.
-func (d *Desk) Announce(l *net.TCPListener) (spot Spot, ok bool) {
+func (b *Broker) Announce(l *net.TCPListener) (a Announcement, ok bool) {
 	raw, err := l.SyscallConn()
 	if err != nil {
-		return spot, false
+		return a, false
 	}
 	m := proto.Message{Local: proto.AddrPortOf(l.Addr())}
 	deferral := 0 // seconds
@@ -77,13 +72,13 @@ func (d *Desk) Announce(l *net.TCPListener) (spot Spot, ok bool) {
 			m.Unique, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
 		}
 	})
-	if cerr != nil || err != nil || deferral > 0 { // rule: TestDeskDeferral
-		return spot, false
+	if cerr != nil || err != nil || deferral > 0 { // rule: internal/run/supervisor TestDeskDeferral
+		return a, false
 	}
 	m.Unique = listenerCookie(m.Local, m.Unique)
-	d.s.mu.Lock()
-	defer d.s.mu.Unlock()
-	return Spot{m.Local.Port(), m.Unique}, d.s.listeners.add(m)
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	return Announcement{m.Local.Port(), m.Unique}, b.Listeners.Add(m)
 }
 
 // listenerCookie is the cookie by which the kernel shows a listener to others. A listener of
@@ -104,20 +99,20 @@ func listenerCookie(local netip.AddrPort, own uint64) uint64 {
 }
 
 // Withdraw announces a listener no more.
-func (d *Desk) Withdraw(spot Spot) {
-	d.s.mu.Lock()
-	defer d.s.mu.Unlock()
-	d.s.listeners.remove(spot.port, spot.cookie)
+func (b *Broker) Withdraw(a Announcement) {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	b.Listeners.remove(a.Port, a.cookie)
 }
 
 // Share withdraws a listener from which other processes may accept from now on. An offer that
 // nobody has claimed is joined to TCP once any process has accepted its connection.
-func (d *Desk) Share(spot Spot) {
-	d.s.mu.Lock()
-	defer d.s.mu.Unlock()
-	local := d.s.listeners.remove(spot.port, spot.cookie)
-	for _, o := range d.s.offers {
-		if (listener{Local: local}).Gets(o.server) && o.server.Port() == spot.port {
+func (b *Broker) Share(a Announcement) {
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	local := b.Listeners.remove(a.Port, a.cookie)
+	for _, o := range b.ByKey {
+		if (listener{Local: local}).Gets(o.Server) && o.Server.Port() == a.Port {
 			o.shared = true
 		}
 	}
@@ -126,38 +121,38 @@ func (d *Desk) Share(spot Spot) {
 // Claim returns our end of a connection that was accepted, and the process at the other end, 0 if
 // it is not known. It returns nil if the connection is TCP. If there is an end the caller closes
 // tcp.
-func (d *Desk) Claim(tcp *net.TCPConn) (end *net.UnixConn, pid int) {
-	key := keyOf(proto.AddrPortOf(tcp.RemoteAddr()), proto.AddrPortOf(tcp.LocalAddr()))
-	d.s.mu.Lock()
-	defer d.s.mu.Unlock()
-	o := d.s.offers[key]
-	if o == nil || o.shared || !o.bind(isIPv6(tcp)) { // rule: TestDeskShare: o.shared -> false
+func (b *Broker) Claim(tcp *net.TCPConn) (end *net.UnixConn, pid int) {
+	key := KeyOf(proto.AddrPortOf(tcp.RemoteAddr()), proto.AddrPortOf(tcp.LocalAddr()))
+	b.Mu.Lock()
+	defer b.Mu.Unlock()
+	o := b.ByKey[key]
+	if o == nil || o.shared || !o.Bind(isIPv6(tcp)) { // rule: internal/run/supervisor TestDeskShare: o.shared -> false
 		return nil, 0
 	}
-	copied, err := unix.FcntlInt(uintptr(o.end), unix.F_DUPFD_CLOEXEC, 0)
+	copied, err := unix.FcntlInt(uintptr(o.End), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, 0 // it is joined to TCP in a while
 	}
 	if end = proto.UnixConn(copied); end == nil {
 		return nil, 0
 	}
-	o.claimed = true
-	d.s.listeners.claimed(key.server.Port(), 1)
-	d.s.drop(o)
+	o.Claimed = true
+	b.Listeners.Claimed(key.Server.Port(), 1)
+	b.Drop(o)
 	o.releaseCopy(tcp)
-	return end, o.pid
+	return end, o.PID
 }
 
-// releaseCopy is [offer.release] for a socket that the caller closes, too. Where there is no
+// releaseCopy is [Offer.Release] for a socket that the caller closes, too. Where there is no
 // descriptor for a copy that is all.
-func (o *offer) releaseCopy(tcp *net.TCPConn) {
+func (o *Offer) releaseCopy(tcp *net.TCPConn) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
 		return
 	}
 	raw.Control(func(fd uintptr) {
 		if copied, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
-			o.release(copied)
+			o.Release(copied)
 		}
 	})
 }

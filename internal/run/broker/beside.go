@@ -1,4 +1,4 @@
-package supervisor
+package broker
 
 import (
 	"fmt"
@@ -7,14 +7,13 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/gosmc/smc/internal/run/procs"
 	"github.com/gosmc/smc/internal/sockdiag"
 )
 
 // strangers returns the listeners at the address of ours that programs of others have by
 // SO_REUSEPORT: the kernel shares connections out between all of them. Our own programs may have
 // some there that are about to be announced.
-func (l *listeners) strangers(ours listener) ([]sockdiag.Socket, error) {
+func (l *Listeners) strangers(ours listener) ([]sockdiag.Socket, error) {
 	now, err := sockdiag.Listeners(ours.Local.Port())
 	if err != nil {
 		return nil, err
@@ -23,11 +22,10 @@ func (l *listeners) strangers(ours listener) ([]sockdiag.Socket, error) {
 	if len(now) == 0 {
 		return nil, nil
 	}
-	programs, _ := procs.Supervised(filepath.Join(l.dir, l.socket)) // rule: TestListenersAtOnce: l.socket -> "none"
-	if l.desk {
-		programs = append(programs, os.Getpid())
+	if l.Programs == nil {
+		return now, nil
 	}
-	return withoutThoseOf(procs.Dir, programs, now), nil
+	return withoutThoseOf(l.Programs(), now), nil
 }
 
 // sameAddress reports whether two listeners get the same connections, some at least.
@@ -37,9 +35,9 @@ func sameAddress(s sockdiag.Socket, ours listener) bool {
 }
 
 // withoutThoseOf leaves out the sockets for which some of these processes have a descriptor.
-func withoutThoseOf(proc string, pids []int, list []sockdiag.Socket) []sockdiag.Socket {
+func withoutThoseOf(pids []int, list []sockdiag.Socket) []sockdiag.Socket {
 	for _, pid := range pids {
-		dir := filepath.Join(proc, strconv.Itoa(pid), "fd")
+		dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
 			target, _ := os.Readlink(filepath.Join(dir, e.Name()))

@@ -1,11 +1,10 @@
-package supervisor
+package broker
 
 import (
 	"errors"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -14,24 +13,61 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/internal/rundir"
 )
+
+// newTestBroker returns a broker that is closed when the test ends.
+func newTestBroker(t *testing.T) *Broker {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "run") // a short name: sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := rundir.Prepare(dir); err != nil {
+		t.Fatal(err)
+	}
+	policy, err := config.NewPolicy(config.Filter{}, config.Filter{}, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(dir, policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// listen returns a listener that is one of TCP in the kernel, too, and not of multipath TCP.
+func listen(t *testing.T, address string) *net.TCPListener {
+	t.Helper()
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.(*net.TCPListener)
+}
 
 // TestGoneListener has an offer for a listener that was closed. Another program may have its port
 // by now.
 func TestGoneListener(t *testing.T) {
-	s := newTestSupervisor(t)
-	l := newListeners(t.TempDir(), "x", s.listeners.netns)
+	s := newTestBroker(t)
+	l := NewListeners(t.TempDir(), "x", s.Listeners.NetNS)
 	port := uint16(9)
-	l.add(proto.Message{NetNS: l.netns, Local: netip.AddrPortFrom(netip.IPv4Unspecified(), port), Unique: 1 << 62})
+	l.Add(proto.Message{NetNS: l.NetNS, Local: netip.AddrPortFrom(netip.IPv4Unspecified(), port), Unique: 1 << 62})
 	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
-	if !l.has(to) {
+	if !l.Has(to) {
 		t.Error("a listener that was announced just now is not believed")
 	}
 	l.looked[port] = time.Time{}
-	if l.has(to) {
+	if l.Has(to) {
 		t.Error("a listener that the kernel does not have is believed")
 	}
-	if _, err := os.Lstat(l.link(port)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(l.Link(port)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its announcement: %v, want none", err)
 	}
 }
@@ -43,18 +79,18 @@ func TestListenersOfThePast(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newListeners(t.TempDir(), "x", netns)
+	l := NewListeners(t.TempDir(), "x", netns)
 	announce := func(address string) bool {
-		listens := listenTCP(t, address)
+		listens := listen(t, address)
 		m := proto.Message{NetNS: netns, Local: listens.Addr().(*net.TCPAddr).AddrPort()}
 		raw, _ := listens.SyscallConn()
 		raw.Control(func(fd uintptr) { m.Unique, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
-		return l.add(m)
+		return l.Add(m)
 	}
 	there := announce("127.0.0.1:0") && announce("[::1]:0")
 	for i := range maxListeners - 2 {
 		local := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(i%1000+1))
-		if !l.add(proto.Message{NetNS: netns, Local: local, Unique: 1<<62 + uint64(i)}) {
+		if !l.Add(proto.Message{NetNS: netns, Local: local, Unique: 1<<62 + uint64(i)}) {
 			t.Fatalf("listener %d is not announced", i)
 		}
 	}
@@ -71,30 +107,30 @@ func TestListenersOfThePast(t *testing.T) {
 
 // TestRelayedNowAndThen has a program miss a connection: that is no reason to give its listener up.
 func TestRelayedNowAndThen(t *testing.T) {
-	l := newListeners(t.TempDir(), "x", 1)
+	l := NewListeners(t.TempDir(), "x", 1)
 	to := netip.MustParseAddrPort("127.0.0.1:1")
-	l.add(proto.Message{NetNS: 1, Local: to, Unique: 1})
+	l.Add(proto.Message{NetNS: 1, Local: to, Unique: 1})
 	for range 3 {
-		l.claimed(1, 1)
+		l.Claimed(1, 1)
 		l.relayed(time.Now(), 1, false)
-		if !l.has(to) {
+		if !l.Has(to) {
 			t.Error("given up though as many were claimed")
 		}
 	}
 	l.relayed(time.Now(), 1, false)
-	if l.has(to) || l.count != 0 {
+	if l.Has(to) || l.count != 0 {
 		t.Errorf("not given up, count %d", l.count)
 	}
 }
 
 // TestLettersLost has clients of a server that does not know of letters ask, and gives it up where that does not help.
 func TestLettersLost(t *testing.T) {
-	l := newListeners(t.TempDir(), "x", 1)
+	l := NewListeners(t.TempDir(), "x", 1)
 	l.policy = new(config.Policy)
 	to := netip.MustParseAddrPort("127.0.0.1:1")
-	l.add(proto.Message{NetNS: 1, Local: to, Unique: 1})
+	l.Add(proto.Message{NetNS: 1, Local: to, Unique: 1})
 	said := func() string {
-		target, _ := os.Readlink(l.link(1))
+		target, _ := os.Readlink(l.Link(1))
 		return target
 	}
 	now := time.Now()
@@ -107,16 +143,16 @@ func TestLettersLost(t *testing.T) {
 			t.Errorf("after a letter that nobody has claimed the link says %q", said())
 		}
 	}
-	l.claimed(1, 1)
+	l.Claimed(1, 1)
 	l.relayed(now, 1, false)
 	if said() != "x" {
 		t.Error("given up though one was claimed")
 	}
 	l.relayed(now, 1, false)
-	if said() != "" || l.has(to) {
+	if said() != "" || l.Has(to) {
 		t.Errorf("not given up though asking does not help: %q", said())
 	}
-	l.add(proto.Message{NetNS: 1, Local: to, Unique: 2})
+	l.Add(proto.Message{NetNS: 1, Local: to, Unique: 2})
 	if !strings.HasPrefix(said(), "x.") {
 		t.Errorf("of a new listener the link says %q", said())
 	}
@@ -128,9 +164,9 @@ func TestLettersLost(t *testing.T) {
 
 // TestListeners has the addresses that a listener gets connections to.
 func TestListeners(t *testing.T) {
-	l := newListeners(t.TempDir(), "x", 1)
+	l := NewListeners(t.TempDir(), "x", 1)
 	for i, local := range []string{"127.0.0.1:1", "0.0.0.0:2", "[::]:3", "[::1]:4"} {
-		if !l.add(proto.Message{NetNS: 1, Local: netip.MustParseAddrPort(local), Unique: uint64(i + 1)}) {
+		if !l.Add(proto.Message{NetNS: 1, Local: netip.MustParseAddrPort(local), Unique: uint64(i + 1)}) {
 			t.Errorf("add(%s): false", local)
 		}
 	}
@@ -138,14 +174,14 @@ func TestListeners(t *testing.T) {
 		"127.0.0.1:1": true, "127.0.0.2:1": false, "127.0.0.2:2": true, "[::1]:2": false,
 		"127.0.0.1:3": true, "[::1]:3": true, "[::1]:4": true, "127.0.0.1:4": false, "127.0.0.1:5": false,
 	} {
-		if got := l.has(netip.MustParseAddrPort(to)); got != want {
+		if got := l.Has(netip.MustParseAddrPort(to)); got != want {
 			t.Errorf("has(%s) = %t, want %t", to, got, want)
 		}
 	}
-	if l.add(proto.Message{NetNS: 2, Local: netip.MustParseAddrPort("127.0.0.1:6"), Unique: 9}) {
+	if l.Add(proto.Message{NetNS: 2, Local: netip.MustParseAddrPort("127.0.0.1:6"), Unique: 9}) {
 		t.Error("a listener of another network namespace is announced here")
 	}
-	l.close()
+	l.Close()
 	if left, _ := os.ReadDir(l.dir); len(left) != 0 {
 		t.Errorf("close has left %v", left)
 	}
@@ -153,88 +189,59 @@ func TestListeners(t *testing.T) {
 
 // TestAnnouncedByOther has two supervisors and one port: the first has it while it lives and somebody listens there.
 func TestAnnouncedByOther(t *testing.T) {
-	s := newTestSupervisor(t)
-	l := listenTCP(t, "127.0.0.1:0")
-	m := proto.Message{NetNS: s.listeners.netns, Local: l.Addr().(*net.TCPAddr).AddrPort()}
+	s := newTestBroker(t)
+	l := listen(t, "127.0.0.1:0")
+	m := proto.Message{NetNS: s.Listeners.NetNS, Local: l.Addr().(*net.TCPAddr).AddrPort()}
 	raw, _ := l.SyscallConn()
 	raw.Control(func(fd uintptr) { m.Unique, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
-	first := newListeners(s.listeners.dir, s.listeners.socket, m.NetNS)
-	second := newListeners(s.listeners.dir, "second", m.NetNS)
+	first := NewListeners(s.Listeners.dir, s.Listeners.socket, m.NetNS)
+	second := NewListeners(s.Listeners.dir, "second", m.NetNS)
 	beside := m
 	beside.Unique++
-	if !first.add(m) || second.add(beside) {
+	if !first.Add(m) || second.Add(beside) {
 		t.Error("two supervisors have a port on which both have a listener")
 	}
-	if !second.add(m) {
+	if !second.Add(m) {
 		t.Error("a supervisor keeps a port on which nobody listens but a program of another")
 	}
-	if !first.add(beside) {
+	if !first.Add(beside) {
 		t.Error("a supervisor that is dead keeps a port")
 	}
-	first.close()
-	second.close()
+	first.Close()
+	second.Close()
 }
 
 // TestListenersShared has two supervisors' programs share a port by SO_REUSEPORT: connections to it are TCP, as an offer to one of them may be accepted by the other.
 func TestListenersShared(t *testing.T) {
-	s := newTestSupervisor(t)
-	l := listenTCP(t, "127.0.0.1:0")
-	m := proto.Message{NetNS: s.listeners.netns, Local: l.Addr().(*net.TCPAddr).AddrPort()}
+	s := newTestBroker(t)
+	l := listen(t, "127.0.0.1:0")
+	m := proto.Message{NetNS: s.Listeners.NetNS, Local: l.Addr().(*net.TCPAddr).AddrPort()}
 	raw, _ := l.SyscallConn()
 	raw.Control(func(fd uintptr) { m.Unique, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
-	first := newListeners(s.listeners.dir, s.listeners.socket, m.NetNS)
-	second := newListeners(s.listeners.dir, "second", m.NetNS)
-	defer first.close()
+	first := NewListeners(s.Listeners.dir, s.Listeners.socket, m.NetNS)
+	second := NewListeners(s.Listeners.dir, "second", m.NetNS)
+	defer first.Close()
 	beside := m
 	beside.Unique++
 	port := m.Local.Port()
-	if !first.add(m) {
+	if !first.Add(m) {
 		t.Fatal("the first listener is not announced")
 	}
-	if second.add(beside) {
+	if second.Add(beside) {
 		t.Error("a listener is announced beside one of another supervisor")
 	}
 	first.looked[port] = time.Time{}
 	first.refresh(port)
-	if target, err := os.Readlink(first.link(port)); !errors.Is(err, os.ErrNotExist) {
+	if target, err := os.Readlink(first.Link(port)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("clients are told to ask %q, %v; want nobody", target, err)
 	}
-	third := newListeners(s.listeners.dir, "third", m.NetNS)
+	third := NewListeners(s.Listeners.dir, "third", m.NetNS)
 	beside.Unique++
-	if third.add(beside) {
+	if third.Add(beside) {
 		t.Error("a listener is announced beside those of two supervisors, of which none has a link")
 	}
-	if target, err := os.Readlink(first.link(port)); !errors.Is(err, os.ErrNotExist) {
+	if target, err := os.Readlink(first.Link(port)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("clients are told to ask %q, %v; want nobody", target, err)
-	}
-}
-
-// TestListenersAtOnce has a program of ours listen where another one does that is ours, too, and about to be announced: both are. Where the other one
-// has no supervisor none is.
-func TestListenersAtOnce(t *testing.T) {
-	s := newTestSupervisor(t)
-	for _, tt := range []struct {
-		environ string
-		want    bool
-	}{{proto.EnvSocket + "=" + s.path, true}, {proto.EnvSocket + "=" + s.path + "x", false}} {
-		other := listenTCP(t, "127.0.0.1:0")
-		file, err := other.File()
-		if err != nil {
-			t.Fatal(err)
-		}
-		program := exec.Command("sleep", "60")
-		program.Env, program.ExtraFiles = []string{tt.environ}, []*os.File{file}
-		if err := program.Start(); err != nil {
-			t.Fatal(err)
-		}
-		file.Close()
-		l := newListeners(s.listeners.dir, s.listeners.socket, s.listeners.netns)
-		if got := l.add(proto.Message{NetNS: l.netns, Local: other.Addr().(*net.TCPAddr).AddrPort(), Unique: 1 << 62}); got != tt.want {
-			t.Errorf("beside a program with %s: announced %t, want %t", tt.environ, got, tt.want)
-		}
-		l.close()
-		program.Process.Kill()
-		program.Wait()
 	}
 }
 
@@ -266,16 +273,16 @@ func TestOnly6(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := newListeners(t.TempDir(), "x", netns)
+		l := NewListeners(t.TempDir(), "x", netns)
 		port := proto.AddrPort(sa).Port()
-		if !l.add(proto.Message{NetNS: netns, IPv6: true, Local: proto.AddrPort(sa), Unique: cookie}) {
+		if !l.Add(proto.Message{NetNS: netns, IPv6: true, Local: proto.AddrPort(sa), Unique: cookie}) {
 			t.Fatal("the listener is not announced")
 		}
 		four, six := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), netip.AddrPortFrom(netip.IPv6Loopback(), port)
-		if l.has(four) != (only == 0) || !l.has(six) {
-			t.Errorf("IPV6_V6ONLY is %d: has(%v) = %t, has(%v) = %t", only, four, l.has(four), six, l.has(six))
+		if l.Has(four) != (only == 0) || !l.Has(six) {
+			t.Errorf("IPV6_V6ONLY is %d: has(%v) = %t, has(%v) = %t", only, four, l.Has(four), six, l.Has(six))
 		}
-		target, err := os.Readlink(l.link(port))
+		target, err := os.Readlink(l.Link(port))
 		if asked := target == "x"; err != nil || asked != (only == 1) {
 			t.Errorf("IPV6_V6ONLY is %d: the link says %q, %v", only, target, err)
 		}

@@ -1,4 +1,4 @@
-package supervisor
+package broker
 
 import (
 	"errors"
@@ -8,70 +8,68 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gosmc/smc/wire/clc"
 )
 
-// relay joins an end that nobody claims to the client's TCP connection. The server has accepted
+// Relay joins an end that nobody claims to the client's TCP connection. The server has accepted
 // that without us: it is a program that was started in another way, and has the listener by
 // inheritance. It is slower than TCP, and it is right.
-func (s *supervisor) relay(o *offer) {
+func (t *Offers) Relay(o *Offer) {
 	select {
-	case s.relays <- struct{}{}:
+	case t.Relays <- struct{}{}:
 	default:
-		s.relayLater(o)
+		t.relayLater(o)
 		return
 	}
-	if !o.right() { // rule: TestLetterRelayed
-		<-s.relays
-		s.drop(o)
+	if !o.Right() { // rule: internal/run/supervisor TestLetterRelayed
+		<-t.Relays
+		t.Drop(o)
 		return
 	}
-	s.forget(o)
-	s.readNotes()
-	s.listeners.relayed(time.Now(), o.server.Port(), o.letter)
-	s.hurry(o.server.Port())
-	s.letters.joined = time.Now() // rule: TestLettersJoined
-	s.record.stayed(o.server, o.client, clc.DiagNotAccepted)
+	t.Forget(o)
+	if t.owner != nil {
+		t.owner.Relaying(o)
+	}
+	t.Listeners.relayed(time.Now(), o.Server.Port(), o.Letter)
+	t.hurry(o.Server.Port())
 	go func() {
-		defer func() { <-s.relays }()
-		end, tcp := stream(o.end), stream(o.tcp)
+		defer func() { <-t.Relays }()
+		end, tcp := Stream(o.End), Stream(o.TCP)
 		if end == nil || tcp == nil {
-			closeStreams(end, tcp)
+			CloseStreams(end, tcp)
 			return
 		}
-		join(end, tcp)
+		Join(end, tcp)
 	}()
 }
 
 // relayLater has an offer looked at again when it may be that another relay has ended: there are as
 // many as there may be.
-func (s *supervisor) relayLater(o *offer) {
-	s.poll.remove(o.tcp)
-	o.watched, o.seen = false, true
-	o.due = time.Now().Add(o.wait)
+func (t *Offers) relayLater(o *Offer) {
+	t.Poll.Remove(o.TCP)
+	o.Watched, o.seen = false, true
+	o.Due = time.Now().Add(o.Wait)
 }
 
-// A half is one side of a relay.
-type half interface {
+// A Half is one side of a relay.
+type Half interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// stream makes a net.Conn of a descriptor, which it closes, or goes on with that where no other one
+// Stream makes a net.Conn of a descriptor, which it closes, or goes on with that where no other one
 // is free. It returns nil if it cannot.
-func stream(fd int) half {
+func Stream(fd int) Half {
 	unix.SetNonblock(fd, true)
 	f := os.NewFile(uintptr(fd), "socket") // with which the poller of the runtime can wait
 	c, err := net.FileConn(f)
-	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) { // rule: TestRelayWithoutDescriptors
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) { // rule: internal/run/supervisor TestRelayWithoutDescriptors
 		return fileHalf{f}
 	}
 	defer f.Close()
 	if err != nil {
 		return nil
 	}
-	h, ok := c.(half)
+	h, ok := c.(Half)
 	if !ok {
 		c.Close()
 		return nil
@@ -102,12 +100,13 @@ func (f fileHalf) CloseWrite() error {
 // reset has the close that follows be a reset, as [net.TCPConn.SetLinger] does.
 func (f fileHalf) reset() {
 	f.control(func(fd int) error {
-		lingerNot(fd) // which a Unix socket minds not
+		LingerNot(fd) // which a Unix socket minds not
 		return nil
 	})
 }
 
-func closeStreams(list ...half) {
+// CloseStreams closes streams, but for nil.
+func CloseStreams(list ...Half) {
 	for _, h := range list {
 		if h != nil {
 			h.Close()
@@ -115,10 +114,10 @@ func closeStreams(list ...half) {
 	}
 }
 
-// join copies in both directions until both have ended.
-func join(a, b half) {
+// Join copies in both directions until both have ended.
+func Join(a, b Half) {
 	done := make(chan error, 2)
-	pump := func(to, from half) {
+	pump := func(to, from Half) {
 		_, err := io.Copy(to, from)
 		if err == nil {
 			err = to.CloseWrite()
@@ -131,11 +130,11 @@ func join(a, b half) {
 		reset(a, b) // the other direction has no future
 	}
 	<-done
-	closeStreams(a, b)
+	CloseStreams(a, b)
 }
 
 // reset ends both sides as a program's reset would.
-func reset(list ...half) {
+func reset(list ...Half) {
 	for _, h := range list {
 		switch h := h.(type) {
 		case *net.TCPConn:
