@@ -96,7 +96,7 @@ func (r *receiver) intact(m *udp.Message, b []byte, id uint16) bool {
 func (o *orphans) look(
 	now time.Duration, from netip.AddrPort, local netip.Addr, p *roce.Packet, intact func() bool,
 ) *orphan {
-	// rule: TestOrphanRules: from.Port() < minRxePort -> false
+	// rule: TestOrphanForeign: from.Port() < minRxePort -> false
 	if !p.Opcode.IsSend() && !p.Opcode.IsWrite() || from.Port() < minRxePort || from.Addr() == local {
 		return nil
 	}

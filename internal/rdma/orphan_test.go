@@ -170,6 +170,33 @@ func checkOrphanRules(t *testing.T, r *orphanRig) {
 	}
 }
 
+// TestOrphanForeign has senders that are no soft-RoCE of another machine take no place in the list, nor
+// the time in which one answer is sent: no number of a queue pair fits to their port.
+func TestOrphanForeign(t *testing.T) {
+	local, peer := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	for _, tt := range []struct {
+		from    netip.AddrPort
+		op      roce.Opcode
+		refused bool
+	}{
+		{netip.AddrPortFrom(peer, minRxePort), roce.SendOnly, true},
+		{netip.AddrPortFrom(peer, minRxePort-1), roce.SendOnly, false},
+		{netip.AddrPortFrom(local, minRxePort), roce.SendOnly, false},
+		{netip.AddrPortFrom(peer, minRxePort), roce.Acknowledge, false},
+	} {
+		var o orphans
+		var p roce.Packet
+		p.Opcode, p.DestQPN, p.PSN = tt.op, 0x200001, 1
+		refused := false
+		for range orphanRounds {
+			refused = o.look(time.Second, tt.from, local, &p, func() bool { return true }) != nil || refused
+		}
+		if known := len(o.list) > 0; refused != tt.refused || known != tt.refused {
+			t.Errorf("%v from %v: refused %t, known %t; want %t", tt.op, tt.from, refused, known, tt.refused)
+		}
+	}
+}
+
 // TestOrphanDamaged has one packet arrive damaged, with a sequence number that was not sent: the orphan is answered all the same.
 func TestOrphanDamaged(t *testing.T) {
 	r := newOrphanRig(t, false)
