@@ -213,7 +213,8 @@ func (c *Carrier) askPeer() (asked, over bool) {
 	case flags&(cdc.Closed|cdc.Abort) != 0, c.ring == nil, c.detached: // rule: TestSilentEnds, TestProbeDetached
 		c.mu.Unlock()
 		return false, true
-	case flags&cdc.DoneWriting != 0 && !blocked: // rule: TestSilentEnds, TestProbeHalfClosed: !blocked -> (!blocked || true)
+	// rule: TestSilentEnds
+	case flags&cdc.DoneWriting != 0 && !blocked: // rule: TestProbeHalfClosed: !blocked -> (!blocked || true)
 		c.mu.Unlock()
 		return false, false
 	}
