@@ -202,7 +202,12 @@ func TestTokensOnWire(t *testing.T) {
 		}
 	}
 	c, err := p.pairing(t).Counters()
-	if want := (PairingCounters{SYNSent: 24, SYNACKSent: 12, ClientPaired: 12, ClientUnpaired: 12, ServerPaired: 12, ServerUnpaired: 12, Reports: 1}); err != nil || c != want {
+	if c.Reports == 0 {
+		t.Error("the agent was not told of the network namespace")
+	}
+	c.Reports = 0 // one for each second that the test takes
+	want := PairingCounters{SYNSent: 24, SYNACKSent: 12, ClientPaired: 12, ClientUnpaired: 12, ServerPaired: 12, ServerUnpaired: 12}
+	if err != nil || c != want {
 		t.Errorf("counters %+v, %v; want %+v", c, err, want)
 	}
 }
