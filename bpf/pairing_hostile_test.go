@@ -279,6 +279,9 @@ func TestNamespaceReports(t *testing.T) {
 			t.Errorf("a name %s before there is an agent", got)
 		}
 		r, err := reports.Next()
+		for err == nil && r.Netns != guests[len(guests)-1].cookie { // one before has asked for more than a second
+			r, err = reports.Next()
+		}
 		if want := (Report{guests[len(guests)-1].cookie, uint32(c.PID()), 0}); err != nil || r != want {
 			t.Errorf("report %+v, %v; want %+v", r, err, want)
 		}
