@@ -12,7 +12,7 @@ var busyCases = []string{
 	"again", "edge", "edge-again", "writable", "gone", "oneshot", "poll", "select", "copy", "other", "nested", "polled",
 	"fork", "thread", "receiver", "poller", "reset", "exec", "signal", "struck", "apart", "turning", "many", "resting",
 	"poll-again", "poll-writable", "poll-select", "poll-fork", "poll-thread", "poll-receiver", "poll-reset", "poll-exec", "poll-signal", "poll-struck", "poll-apart",
-	"poll-beside", "poll-instance", "poll-company",
+	"poll-beside", "poll-instance", "poll-company", "poll-parent",
 }
 
 func busyProgram(t *testing.T) string {
