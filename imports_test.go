@@ -47,9 +47,12 @@ var mayImport = map[string][]string{
 	"internal/smcd":      {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/control", "internal/ism", "internal/stream", "internal/tcpwatch", "internal/transport"},                                                                 // not host: connections on a device that it is given
 	"internal/smcr":      {"wire", "wire/cdc", "wire/clc", "wire/llc", "internal/core", "internal/control", "internal/link", "internal/port", "internal/rdma", "internal/rnic", "internal/stream", "internal/tcpwatch", "internal/transport"}, // not host: connections over RNICs that it is given
 	"internal/sysinfo":   {"wire", "internal/pnet"},                                                                                                                                                                                           // files of the kernel
-	"internal/attempts":  {"wire/clc"},                                                                                                                                                                                                        // of one dial, beside TCP
+	// Not host: it is told of peerings, and answers with one.
+	"internal/paired":    {"wire", "wire/clc", "internal/introduce", "internal/ism", "internal/pairing", "internal/port", "internal/rendezvous"},
+	"internal/introduce": {"wire", "internal/dispose"}, // two processes by their sockets, and of no connection beyond
+	"internal/attempts":  {"wire/clc"},                 // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. Of rdma only the answers for ports without a process; a device only in tests.
-	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/port", "internal/rdma"},
+	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/introduce", "internal/port", "internal/rdma"},
 	"internal/sockdiag":  {},                                                  // sockets of the kernel, of no program
 	"internal/rundir":    {"internal/user"},                                   // files and directories
 	"internal/admission": {"internal/rundir"},                                 // a file, of no connection
@@ -62,7 +65,7 @@ var mayImport = map[string][]string{
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	// Not host, not a fabric: it has paths to a peer, and tells an owner the result of a handshake.
 	"internal/handshake": {"wire", "wire/clc", "internal/conn", "internal/control", "internal/core", "internal/late", "internal/transport"},
-	"internal/host":      {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/pnet", "internal/ism", "internal/option", "internal/stream", "internal/rendezvous", "internal/run/broker", "internal/run/client", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
+	"internal/host":      {"wire/...", "internal/admission", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/introduce", "internal/paired", "internal/pnet", "internal/ism", "internal/option", "internal/stream", "internal/rendezvous", "internal/run/broker", "internal/run/client", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
 	".":                  {"wire/...", "internal/config", "internal/conn", "internal/host", "internal/plain"},
 	"internal/plain":     {"wire/clc", "internal/pnet"},  // not host: it stands in for it on systems other than Linux
 	"internal/frame":     {},                             // headers around an IP packet; of no protocol above it
@@ -117,7 +120,7 @@ var mayImportInTests = map[string][]string{
 	"internal/run/supervisor": {"preload", "internal/run/client", "internal/sockdiag"},
 	"cmd/gosmc":               {"internal/run/client"},
 	"internal/handshake":      {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
-	"internal/host":           {"internal/link" /* of a peer that lies */, "internal/rdma", "bpf" /* of a port that is shared */},
+	"internal/host":           {"internal/link" /* of a peer that lies */, "internal/rdma", "bpf" /* of a port that is shared */, "internal/agent" /* that introduces */, "internal/port"},
 }
 
 // testOnly packages are imported by tests and by nothing else.

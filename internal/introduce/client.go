@@ -1,0 +1,250 @@
+package introduce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/dispose"
+	"github.com/gosmc/smc/wire"
+)
+
+// Errors to be matched with errors.Is.
+var (
+	// ErrNoAgent means that no agent answers.
+	ErrNoAgent = errors.New("no agent introduces programs here; an administrator can start 'gosmc agent'")
+
+	// ErrAgentVersion means that the agent speaks another version of the messages, or none of them.
+	ErrAgentVersion = errors.New("the agent is too old, or of another version")
+)
+
+// A Client is the conversation of a process with the agent. Any goroutine may call its methods. It
+// ends with Close, or when the agent ends: then all questions are answered with [RefusedBusy] and Done
+// is closed.
+type Client struct {
+	line    *line
+	welcome Message
+	same    bool // the agent is in the PID namespace of the process
+	done    chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+	next   uint64
+	asked  map[uint64]*Question
+}
+
+// Dial connects to the agent at an address of a Unix socket: a path at which root or this user
+// listens, or "@" and an abstract name that the kernel has told. gid is the GID of the process's
+// device, and users its policy. ctx bounds the wait, which takes two seconds at most. Errors match
+// [ErrNoAgent] or [ErrAgentVersion], or are that of ctx. The caller closes the client.
+func Dial(ctx context.Context, address string, gid wire.ISMGID, users Users) (*Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unixpacket", address)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoAgent, err)
+	}
+	l, err := newLine(conn.(*net.UnixConn))
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	if !strings.HasPrefix(address, "@") && !l.isTrusted() { // rule: TestUntrusted
+		conn.Close()
+		return nil, fmt.Errorf("%w: the socket %s belongs to another user", ErrNoAgent, address)
+	}
+	c := &Client{line: l, done: make(chan struct{}), asked: make(map[uint64]*Question)}
+	if err := c.hello(ctx, gid, users); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	go c.run()
+	return c, nil
+}
+
+// isTrusted reports whether root, or this user, has made the socket at the other end.
+func (l *line) isTrusted() (trusted bool) {
+	l.raw.Control(func(s uintptr) {
+		cred, err := unix.GetsockoptUcred(int(s), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		trusted = err == nil && (cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
+	})
+	return trusted
+}
+
+func (c *Client) hello(ctx context.Context, gid wire.ISMGID, users Users) error {
+	stop := context.AfterFunc(ctx, func() { c.line.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := c.line.send(&Message{Kind: KindHello, GID: gid, Users: users}, -1); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoAgent, err)
+	}
+	m, fd, err := c.line.receive()
+	if fd >= 0 {
+		dispose.Close(fd)
+	}
+	var decode *wire.DecodeError
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ErrNoAgent, ctx.Err())
+	case errors.As(err, &decode):
+		return fmt.Errorf("%w: %w", ErrAgentVersion, err)
+	case err != nil:
+		return fmt.Errorf("%w: it hangs up: %w", ErrAgentVersion, err)
+	case m.Kind != KindWelcome:
+		return fmt.Errorf("%w: answer of kind %d", ErrAgentVersion, m.Kind)
+	}
+	c.welcome = m
+	c.line.raw.Control(func(s uintptr) {
+		cred, err := unix.GetsockoptUcred(int(s), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		c.same = err == nil && cred.Pid != 0 && cred.Pid == m.PID
+	})
+	return nil
+}
+
+// BootID returns the kernel's boot ID, which a process without /proc cannot read.
+func (c *Client) BootID() [16]byte { return c.welcome.BootID }
+
+// StrictOvercommit reports whether the kernel runs with vm.overcommit_memory=2.
+func (c *Client) StrictOvercommit() bool { return c.welcome.Overcommit == 2 }
+
+// Done returns a channel that is closed when the conversation has ended.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Close ends the conversation.
+func (c *Client) Close() error {
+	err := c.line.conn.Close()
+	<-c.done
+	return err
+}
+
+// A Question asks for the process at the other end of a TCP connection.
+type Question struct {
+	client *Client
+	id     uint64
+	answer chan Answer
+}
+
+// An Answer introduces another process, or says why there is no introduction.
+type Answer struct {
+	Socket     int         // to the other process, SOCK_SEQPACKET; the receiver closes it. -1: refused
+	GID        wire.ISMGID // of the other process's device
+	Process    [16]byte    // names the other process, and no other one
+	Secret     [16]byte    // that both processes know and nobody else does
+	PID        int         // of the other process; 0 if it is not known in this PID namespace
+	UID, Group int         // user of the other process, in the user namespace of the agent
+	SameUser   bool        // the other process has the user of this one
+	Reason     Refusal     // without a socket
+}
+
+// Ask asks about the TCP socket fd, of which the process has the role's end. The agent keeps the
+// question for the time wait, at most [MaxWait]. The socket is not used after the call. The caller
+// takes the answer from [Question.Answer], or calls [Question.Withdraw].
+func (c *Client) Ask(role Role, fd uintptr, wait time.Duration) (*Question, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrNoAgent
+	}
+	if len(c.asked) >= maxClientWaiting {
+		return nil, errCongested
+	}
+	c.next++
+	q := &Question{client: c, id: c.next, answer: make(chan Answer, 1)}
+	m := Message{Kind: KindAsk, ID: q.id, Role: role, Offer: offerDevice, Wait: wait}
+	if err := c.line.send(&m, int(fd)); err != nil {
+		if !errors.Is(err, errCongested) {
+			err = fmt.Errorf("%w: %w", ErrNoAgent, err)
+		}
+		return nil, err
+	}
+	c.asked[q.id] = q
+	return q, nil
+}
+
+// Decline tells the process at the other end of a TCP connection, when it asks, that the connection is to be plain
+// TCP.
+func (c *Client) Decline(role Role, fd uintptr, wait time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.next++ // the answer says nothing new
+		c.line.send(&Message{Kind: KindAsk, ID: c.next, Role: role, Offer: offerNone, Wait: wait}, int(fd))
+	}
+}
+
+// Answer returns a channel with the one answer to the question.
+func (q *Question) Answer() <-chan Answer { return q.answer }
+
+// Strict reports whether the kernel runs with vm.overcommit_memory=2.
+func (q *Question) Strict() bool { return q.client.StrictOvercommit() }
+
+// Withdraw takes the question back. An answer that has come meanwhile is closed.
+func (q *Question) Withdraw() {
+	c := q.client
+	c.mu.Lock()
+	if c.asked[q.id] == q {
+		delete(c.asked, q.id)
+		if !c.closed {
+			c.line.send(&Message{Kind: KindWithdraw, ID: q.id}, -1) // else the question ends with its time
+		}
+	}
+	c.mu.Unlock()
+	select {
+	case a := <-q.answer:
+		a.Discard()
+	default:
+	}
+}
+
+// Discard closes the socket of an answer that nobody uses.
+func (a *Answer) Discard() {
+	if a.Socket >= 0 {
+		dispose.Close(a.Socket)
+		a.Socket = -1
+	}
+}
+
+// run hands out answers until the conversation ends.
+func (c *Client) run() {
+	defer close(c.done)
+	for {
+		m, fd, err := c.line.receive()
+		if err != nil {
+			break
+		}
+		a := Answer{Socket: -1, Reason: m.Reason}
+		if m.Kind == KindIntroduced {
+			a = Answer{Socket: fd, GID: m.GID, Secret: m.Secret, Process: m.Process, SameUser: m.SameUser, UID: int(m.UID), Group: int(m.Group)}
+			if c.same {
+				a.PID = int(m.PID)
+			}
+		} else if m.Kind != KindRefused {
+			break // no agent says so
+		}
+		c.mu.Lock()
+		q := c.asked[m.ID]
+		delete(c.asked, m.ID)
+		if q != nil {
+			q.answer <- a // the only one: there is room
+		}
+		c.mu.Unlock()
+		if q == nil { // withdrawn
+			a.Discard()
+		}
+	}
+	c.line.conn.Close()
+	c.mu.Lock()
+	c.closed = true
+	for _, q := range c.asked {
+		q.answer <- Answer{Socket: -1, Reason: RefusedBusy}
+	}
+	clear(c.asked)
+	c.mu.Unlock()
+}

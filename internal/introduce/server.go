@@ -1,0 +1,288 @@
+package introduce
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/dispose"
+	"github.com/gosmc/smc/wire"
+)
+
+// Config has the things that a [Server] needs of its agent.
+type Config struct {
+	Verifier   Verifier
+	Users      Users        // policy of the machine, which holds in addition to those of both processes
+	BootID     [16]byte     // of the kernel
+	Overcommit func() uint8 // vm.overcommit_memory
+
+	// Identify asks the kernel for the process at the other end of a connection.
+	Identify func(c *net.UnixConn) (Identity, error)
+
+	Logger *slog.Logger // nil for none
+}
+
+// Counters count the questions to a server.
+type Counters struct {
+	Clients    int    `json:"processes"`  // connected now
+	Waiting    int    `json:"waiting"`    // questions that wait now
+	Asked      uint64 `json:"asked"`      // questions so far
+	Introduced uint64 `json:"introduced"` // pairs of processes
+	Users      uint64 `json:"refused_users"`
+	Busy       uint64 `json:"refused_quota"`
+	Unfit      uint64 `json:"unfit"` // sockets that prove nothing, and messages that are none
+}
+
+// A Server introduces the processes that connect to it. Any goroutine may call its methods.
+type Server struct {
+	cfg   Config
+	log   *slog.Logger
+	table *table
+	wg    sync.WaitGroup
+
+	instance [16]byte      // random, in its first half
+	numbers  atomic.Uint64 // of processes so far
+
+	asked, introduced, users, busy, unfit atomic.Uint64
+}
+
+// NewServer returns a server that nobody is connected to. The caller closes it.
+func NewServer(cfg Config) *Server {
+	s := &Server{cfg: cfg, log: cfg.Logger, table: newTable()}
+	rand.Read(s.instance[:8])
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	return s
+}
+
+// A client is a process that has connected.
+type client struct {
+	who  Identity
+	line *line
+	name [16]byte // of the process, that no other one ever has
+
+	gid   wire.ISMGID // these two are set by its Hello, before it asks
+	users Users
+}
+
+// Serve serves the processes that connect to a listener, until that is closed.
+func (s *Server) Serve(l *net.UnixListener) {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			time.Sleep(acceptPause)
+			continue
+		}
+		who, err := s.cfg.Identify(c)
+		if err != nil {
+			c.Close()
+			continue
+		}
+		s.Take(c, who)
+	}
+}
+
+// Take serves a process that has connected. It does not wait, and c belongs to the server.
+func (s *Server) Take(c *net.UnixConn, who Identity) {
+	l, err := newLine(c)
+	if err != nil {
+		c.Close()
+		return
+	}
+	p := &client{who: who, line: l, name: s.instance}
+	binary.BigEndian.PutUint64(p.name[8:], s.numbers.Add(1))
+	if !s.table.enter(p) {
+		s.busy.Add(1)
+		s.wg.Go(func() { c.Close() })
+		return
+	}
+	s.wg.Go(func() {
+		s.serve(p)
+		// Descriptors that nobody has read may take their time to close, at the process's expense.
+		c.Close()
+		s.table.leave(p)
+	})
+}
+
+// serve handles the messages of a process until it hangs up or breaks the rules.
+func (s *Server) serve(c *client) {
+	c.line.conn.SetReadDeadline(time.Now().Add(helloTime)) // rule: TestSilent
+	m, fd, err := c.line.receive()
+	if fd >= 0 {
+		dispose.Close(fd)
+	}
+	if err != nil || m.Kind != KindHello {
+		s.unfit.Add(1)
+		return
+	}
+	c.line.conn.SetReadDeadline(time.Time{})
+	c.gid, c.users = m.GID, m.Users
+	welcome := Message{
+		Kind: KindWelcome, BootID: s.cfg.BootID, PID: int32(os.Getpid()), Overcommit: s.cfg.Overcommit(),
+	}
+	for err = c.line.send(&welcome, -1); err == nil; {
+		if m, fd, err = c.line.receive(); err != nil {
+			break
+		}
+		err = s.handle(c, &m, fd)
+	}
+	var decode *wire.DecodeError
+	if errors.As(err, &decode) || errors.Is(err, errRights) || errors.Is(err, errCongested) ||
+		errors.Is(err, errKind) {
+		s.unfit.Add(1)
+		s.log.Warn("introduction: a process breaks the rules", "pid", c.who.PID, "uid", c.who.UID, "err", err)
+	}
+}
+
+// errKind means that a process has sent a message that no process sends.
+var errKind = errors.New("introduce: unexpected message")
+
+// handle takes one message. After an error nothing more is heard of the process.
+func (s *Server) handle(c *client, m *Message, fd int) error {
+	if !s.table.spend(c) {
+		if fd >= 0 {
+			dispose.Close(fd)
+		}
+		if m.Kind == KindAsk {
+			return s.refuse(c, m.ID, RefusedBusy)
+		}
+		return nil // a question that is not withdrawn ends with its time
+	}
+	switch m.Kind {
+	case KindAsk:
+		return s.ask(c, m, fd)
+	case KindWithdraw:
+		if s.table.withdraw(c, m.ID) {
+			return s.refuse(c, m.ID, RefusedAlone)
+		}
+		return nil // it was answered, and the answer is on its way
+	}
+	if fd >= 0 {
+		dispose.Close(fd)
+	}
+	return errKind
+}
+
+// ask answers a question, at once or when the other end asks.
+func (s *Server) ask(c *client, m *Message, fd int) error {
+	s.asked.Add(1)
+	e, refused := prove(s.cfg.Verifier, fd, m.Role)
+	dispose.Close(fd) // or the connection would not end with its process
+	if m.Offer != offerDevice && m.Offer != offerNone {
+		refused = RefusedOffer
+	}
+	if refused != 0 {
+		return s.refuse(c, m.ID, refused)
+	}
+	w := &waiting{who: c, id: m.ID, role: m.Role, end: e, declines: m.Offer == offerNone}
+	other, refused := s.table.match(w, m.Wait, func() { s.refuse(c, m.ID, RefusedAlone) })
+	switch {
+	case refused != 0:
+		return s.refuse(c, m.ID, refused)
+	case other == nil:
+		return nil // it waits
+	}
+	return s.introduce(w, other)
+}
+
+// introduce answers the questions of both ends. The error is about the first one.
+func (s *Server) introduce(a, b *waiting) error {
+	if a.declines || b.declines { // rule: TestDecline
+		s.refuse(b.who, b.id, RefusedDeclined)
+		return s.refuse(a.who, a.id, RefusedDeclined)
+	}
+	// rule: TestUsers
+	if !a.who.users.Admits(&a.who.who, &b.who.who) || !b.who.users.Admits(&b.who.who, &a.who.who) ||
+		!s.cfg.Users.admitsBoth(&a.who.who, &b.who.who) {
+		s.refuse(b.who, b.id, RefusedUsers)
+		return s.refuse(a.who, a.id, RefusedUsers)
+	}
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		s.log.Warn("introduction: no socket", "err", err)
+		s.refuse(b.who, b.id, RefusedBusy)
+		return s.refuse(a.who, a.id, RefusedBusy)
+	}
+	defer unix.Close(ends[0])
+	defer unix.Close(ends[1])
+	var secret [16]byte
+	rand.Read(secret[:])
+	tell := func(w, other *waiting, fd int) error {
+		p := other.who
+		m := Message{
+			Kind: KindIntroduced, ID: w.id, GID: p.gid, Secret: secret,
+			UID: p.who.UID, Group: p.who.GID, PID: p.who.PID, Process: p.name, SameUser: p.who.UID == w.who.who.UID,
+		}
+		return w.who.line.send(&m, fd)
+	}
+	s.introduced.Add(1)
+	if err := tell(b, a, ends[1]); err != nil {
+		s.drop(b.who, err)
+	}
+	return tell(a, b, ends[0])
+}
+
+// refuse answers a question.
+func (s *Server) refuse(c *client, id uint64, why Refusal) error {
+	switch why {
+	case RefusedAlone, RefusedDeclined:
+	case RefusedUsers:
+		s.users.Add(1)
+	case RefusedBusy:
+		s.busy.Add(1)
+	default:
+		s.unfit.Add(1)
+	}
+	err := c.line.send(&Message{Kind: KindRefused, ID: id, Reason: why}, -1)
+	if err != nil {
+		s.drop(c, err)
+	}
+	return err
+}
+
+// drop ends the conversation with a process that does not read its answers. Its goroutine does the rest.
+func (s *Server) drop(c *client, err error) {
+	if errors.Is(err, errCongested) {
+		s.log.Warn("introduction: a process does not read its answers", "pid", c.who.PID, "uid", c.who.UID)
+	}
+	c.line.raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+}
+
+// Status returns the counts.
+func (s *Server) Status() Counters {
+	n := Counters{
+		Asked: s.asked.Load(), Introduced: s.introduced.Load(),
+		Users: s.users.Load(), Busy: s.busy.Load(), Unfit: s.unfit.Load(),
+	}
+	n.Clients, n.Waiting = s.table.counts()
+	return n
+}
+
+// Close ends all conversations, and waits for that, but not for descriptors whose close takes long.
+// Processes that were introduced go on.
+func (s *Server) Close() {
+	for _, c := range s.table.close() {
+		s.drop(c, nil)
+	}
+	ended := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeTime):
+	}
+}

@@ -1,0 +1,168 @@
+package introduce
+
+import (
+	"sync"
+	"time"
+)
+
+// A waiting is a question whose other end has not asked yet.
+type waiting struct {
+	who      *client
+	id       uint64
+	role     Role
+	end      end
+	declines bool // the connection is to be plain TCP
+	expiry   *time.Timer
+}
+
+// A table has the questions that wait, and the quotas of accounts.
+type table struct {
+	mu       sync.Mutex
+	byPair   map[pair]*waiting
+	byClient map[*client]map[uint64]*waiting
+	accounts map[Account]*account
+	clients  int
+	closed   bool
+}
+
+// An account counts the things that its processes use.
+type account struct {
+	clients int
+	waiting int
+	credit  float64   // messages that may come now
+	filled  time.Time // when credit was last reckoned
+}
+
+func newTable() *table {
+	return &table{
+		byPair:   make(map[pair]*waiting),
+		byClient: make(map[*client]map[uint64]*waiting),
+		accounts: make(map[Account]*account),
+	}
+}
+
+// enter adds a process that has connected, and reports whether there is room.
+func (t *table) enter(c *client) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.accounts[c.who.Account]
+	if a == nil {
+		a = &account{credit: requestBurst, filled: time.Now()}
+	}
+	// rule: TestQuotas
+	if t.closed || t.clients >= MaxClients || c.who.Limited && a.clients >= maxAccountClients {
+		return false
+	}
+	t.accounts[c.who.Account] = a
+	a.clients++
+	t.clients++
+	t.byClient[c] = make(map[uint64]*waiting)
+	return true
+}
+
+// leave takes a process out, with its questions.
+func (t *table) leave(c *client) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range t.byClient[c] {
+		t.dropLocked(w)
+	}
+	delete(t.byClient, c)
+	t.clients--
+	a := t.accounts[c.who.Account]
+	a.clients--
+	if a.clients == 0 {
+		delete(t.accounts, c.who.Account) // with its credit: connecting again takes longer than that is worth
+	}
+}
+
+// spend reports whether another message of a process may be served now.
+func (t *table) spend(c *client) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.accounts[c.who.Account]
+	now := time.Now()
+	a.credit = min(a.credit+now.Sub(a.filled).Seconds()*requestRate, requestBurst)
+	a.filled = now
+	if c.who.Limited && a.credit < 1 { // rule: TestQuotas
+		return false
+	}
+	a.credit--
+	return true
+}
+
+// match returns the question of the other end, if it waits, and takes it out. Otherwise the question
+// waits for at most the time wait, after which expired is called.
+func (t *table) match(w *waiting, wait time.Duration, expired func()) (other *waiting, refused Refusal) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	own := t.byClient[w.who]
+	if own == nil || own[w.id] != nil { // the number is in use
+		return nil, RefusedContested
+	}
+	if other = t.byPair[w.end.key]; other != nil {
+		if other.role == w.role || other.end.cookie == w.end.cookie { // rule: TestContested
+			return nil, RefusedContested
+		}
+		t.dropLocked(other)
+		return other, 0
+	}
+	a := t.accounts[w.who.who.Account]
+	// rule: TestQuotas
+	if t.closed || len(t.byPair) >= maxWaiting || len(own) >= maxClientWaiting ||
+		w.who.who.Limited && a.waiting >= maxAccountWaiting {
+		return nil, RefusedBusy
+	}
+	a.waiting++
+	t.byPair[w.end.key] = w
+	own[w.id] = w
+	w.expiry = time.AfterFunc(min(wait, MaxWait), func() {
+		t.mu.Lock()
+		there := t.byPair[w.end.key] == w
+		if there {
+			t.dropLocked(w)
+		}
+		t.mu.Unlock()
+		if there {
+			expired()
+		}
+	})
+	return nil, 0
+}
+
+// withdraw takes a question out, and reports whether it was there.
+func (t *table) withdraw(c *client, id uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := t.byClient[c][id]
+	if w != nil {
+		t.dropLocked(w)
+	}
+	return w != nil
+}
+
+// dropLocked takes a question that waits out.
+func (t *table) dropLocked(w *waiting) {
+	w.expiry.Stop()
+	delete(t.byPair, w.end.key)
+	delete(t.byClient[w.who], w.id)
+	t.accounts[w.who.who.Account].waiting--
+}
+
+// close lets nobody in any more, and returns those who are.
+func (t *table) close() (clients []*client) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for c := range t.byClient {
+		clients = append(clients, c)
+	}
+	return clients
+}
+
+// counts returns how many processes are connected, and how many questions wait.
+func (t *table) counts() (clients, waiting int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.clients, len(t.byPair)
+}
