@@ -30,10 +30,11 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// A Config says how a device is to be. Only Dir has no default.
+// A Config says how a device is to be.
 type Config struct {
 	// Dir is an existing directory, the same for all processes that are to talk. The sockets
-	// are in its subdirectory "ism", which is made if it is missing.
+	// are in its subdirectory "ism", which is made if it is missing. Empty: nobody finds the device, and
+	// it has the peerings of introductions only.
 	Dir string
 
 	// Budget is how many bytes all DMBs of the device may have together, counted at full size,
@@ -85,7 +86,7 @@ type Device struct {
 	maximum int64 // budget
 	lim     cacheLimits
 	opened  time.Time
-	dir     *socketDir
+	dir     *socketDir      // nil without a directory
 	ctx     context.Context // ends with the device
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup // every goroutine of the device and its peers
@@ -99,7 +100,7 @@ type Device struct {
 
 	mu       sync.Mutex
 	closed   bool
-	socket   *os.File // listens; Renew replaces it
+	socket   *os.File // listens; Renew replaces it. nil without a directory
 	helloing int      // accepted, Hello not finished
 	dialed   map[wire.ISMGID]*dialing
 	accepted map[*Peer]struct{}
@@ -158,6 +159,10 @@ func Open(config Config) (*Device, error) {
 			d.spares.close()
 		}
 	}()
+	if config.Dir == "" {
+		d.ctx, d.cancel = context.WithCancel(context.Background())
+		return d, nil
+	}
 	if d.dir, err = openSocketDir(config.Dir, config.AnyUser); err != nil {
 		return nil, fmt.Errorf("ism: %w", err)
 	}
@@ -217,8 +222,9 @@ func (d *Device) Renew() error {
 	return nil
 }
 
-// IsThere reports whether the device's socket is where others look for it. It costs a system call.
-func (d *Device) IsThere() bool { return d.dir.has(d.gid) }
+// IsThere reports whether the device's socket is where others look for it. It costs a system call. A device
+// that nobody looks for is always there.
+func (d *Device) IsThere() bool { return d.dir == nil || d.dir.has(d.gid) }
 
 // GID returns the device's Extended GID.
 func (d *Device) GID() wire.ISMGID { return d.gid }
@@ -235,15 +241,19 @@ func (d *Device) Close() error {
 		d.closed = true
 		socket := d.socket
 		d.mu.Unlock()
-		d.dir.remove(d.gid)
 		d.cancel()
-		socket.Close()
+		if d.dir != nil {
+			d.dir.remove(d.gid)
+			socket.Close()
+		}
 		for _, p := range d.peers() {
 			p.Close()
 		}
 		d.wg.Wait()
 		d.spares.close()
-		d.dir.close()
+		if d.dir != nil {
+			d.dir.close()
+		}
 	})
 	return nil
 }
@@ -271,8 +281,14 @@ func (d *Device) peers() []*Peer {
 // ErrVersion, ErrLimit, ErrProtocol, ErrPeerGone (it hangs up without a word), net.ErrClosed or
 // the error of ctx, or are the kernel's.
 func (d *Device) Peer(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
+	return d.peer(ctx, gid, nil)
+}
+
+// peer is Peer, and makes the peering by an introduction unless that is nil. key is the GID or the
+// introduction's. If it uses the introduction it takes the socket out.
+func (d *Device) peer(ctx context.Context, key wire.ISMGID, in *Introduction) (*Peer, error) {
 	d.mu.Lock()
-	dl := d.dialed[gid]
+	dl := d.dialed[key]
 	if dl != nil && dl.peer != nil && dl.peer.closing() {
 		dl = nil // its goroutine has not come to remove it yet
 	}
@@ -288,8 +304,14 @@ func (d *Device) Peer(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 		return nil, fmt.Errorf("%w: %d descriptors of peers do not close", ErrLimit, maxClosing)
 	case dl == nil:
 		dl = &dialing{done: make(chan struct{})}
-		d.dialed[gid] = dl
-		d.wg.Go(func() { d.runDial(gid, dl) })
+		d.dialed[key] = dl
+		var taken *Introduction
+		if in != nil {
+			taken = new(Introduction)
+			*taken = *in
+			in.Socket = -1
+		}
+		d.wg.Go(func() { d.runDial(key, dl, taken) })
 	}
 	d.mu.Unlock()
 	select { // first without ctx, which may have to start its timer
@@ -301,14 +323,23 @@ func (d *Device) Peer(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 	case <-dl.done:
 		return dl.peer, dl.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("ism: peering with %v: %w", gid, ctx.Err())
+		return nil, fmt.Errorf("ism: peering with %v: %w", key, ctx.Err())
 	}
 }
 
 // runDial carries out a dialing and then runs the peer.
-func (d *Device) runDial(gid wire.ISMGID, dl *dialing) {
+func (d *Device) runDial(key wire.ISMGID, dl *dialing, in *Introduction) {
 	ctx, cancel := context.WithTimeout(d.ctx, dialTimeout)
-	p, err := d.dial(ctx, gid)
+	var p *Peer
+	var err error
+	switch {
+	case in != nil:
+		p, err = d.dialIntroduced(ctx, in)
+	case d.dir == nil:
+		err = fmt.Errorf("%w: %v: this device has no directory", ErrDead, key)
+	default:
+		p, err = d.dial(ctx, key)
+	}
 	cancel()
 	d.mu.Lock()
 	if err == nil {
@@ -318,8 +349,8 @@ func (d *Device) runDial(gid wire.ISMGID, dl *dialing) {
 		if d.closed {
 			dl.err = net.ErrClosed
 		}
-		if d.dialed[gid] == dl {
-			delete(d.dialed, gid)
+		if d.dialed[key] == dl {
+			delete(d.dialed, key)
 		}
 	}
 	closed := d.closed
@@ -347,7 +378,7 @@ func (d *Device) start(p *Peer) {
 func (d *Device) enter(p *Peer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || len(d.dialed)+len(d.accepted) >= MaxPeers {
+	if d.closed || len(d.dialed)+len(d.accepted) >= MaxPeers || d.crowdedLocked(p) {
 		return false
 	}
 	d.accepted[p] = struct{}{}
@@ -367,8 +398,8 @@ func (d *Device) remove(p *Peer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !p.accepted {
-		if dl := d.dialed[p.gid]; dl != nil && dl.peer == p {
-			delete(d.dialed, p.gid)
+		if dl := d.dialed[p.key]; dl != nil && dl.peer == p {
+			delete(d.dialed, p.key)
 		}
 		return
 	}
@@ -377,10 +408,10 @@ func (d *Device) remove(p *Peer) {
 	d.polled.Store(&polled)
 }
 
-// Poll handles, on the calling goroutine, every message that has arrived on the accepted
-// peerings, so that all signals that were sent before the call have been delivered when it
-// returns. It does not wait for messages to arrive, only for handler functions that are running.
-// It costs a look into memory for each accepted peering, and a system call where a signal did not fit there.
+// Poll handles, on the calling goroutine, every message that has arrived on the accepted peerings, so
+// that all signals that were sent before the call have been delivered when it returns. It does not
+// wait for messages to arrive, only for handler functions that are running. It costs a look into
+// memory for each accepted peering, and a system call where a signal did not fit there.
 func (d *Device) Poll() {
 	for _, p := range *d.polled.Load() {
 		p.poll()
@@ -485,7 +516,7 @@ func (d *Device) listen(raw syscall.RawConn) {
 			d.turnAway(fd)
 			continue
 		}
-		d.wg.Go(func() { d.accept(fd) })
+		d.wg.Go(func() { d.accept(fd, nil) })
 	}
 }
 

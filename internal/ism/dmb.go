@@ -59,6 +59,9 @@ func (p *Peer) NewDMB(size int, ring func()) (*DMB, error) {
 	if err := p.dev.room(size); err != nil {
 		return nil, err
 	}
+	if err := p.dev.strangerRoom(p, size); err != nil {
+		return nil, err
+	}
 	if !p.dev.reserve(int64(size)) { // rule: TestBudget
 		return nil, fmt.Errorf("%w: %d bytes more", ErrBudget, size)
 	}

@@ -95,12 +95,18 @@ func (d *Device) dialOnce(ctx context.Context, gid wire.ISMGID) (*Peer, error) {
 	if err != nil {
 		return nil, err
 	}
+	return d.dialOver(ctx, fd, gid, nil)
+}
+
+// dialOver exchanges Hellos over a connected socket, which it takes over. in is nil if the process was found
+// by its GID.
+func (d *Device) dialOver(ctx context.Context, fd int, gid wire.ISMGID, in *Introduction) (*Peer, error) {
 	c, err := newConn(fd, &d.wg)
 	if err != nil {
 		return nil, err
 	}
 	stop := c.limit(ctx)
-	p, o, err := d.dialHello(c, gid)
+	p, o, err := d.dialHello(c, gid, in)
 	if !stop() && err == nil {
 		o.discard()
 		p.ringer.close()
@@ -139,12 +145,12 @@ func (d *Device) connect(ctx context.Context, gid wire.ISMGID) (int, error) {
 	}
 }
 
-func (d *Device) dialHello(c *conn, gid wire.ISMGID) (*Peer, *offer, error) {
-	cred, err := c.cred()
+func (d *Device) dialHello(c *conn, gid wire.ISMGID, in *Introduction) (*Peer, *offer, error) {
+	cred, err := c.credOf(in)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := d.checkUser(cred); err != nil {
+	if err := d.admits(cred, in); err != nil {
 		c.refuse(err)
 		return nil, nil, err
 	}
@@ -173,8 +179,9 @@ func (d *Device) dialHello(c *conn, gid wire.ISMGID) (*Peer, *offer, error) {
 	return p, o, nil
 }
 
-// accept takes over a connection that was accepted, exchanges Hellos and runs the peer until it ends.
-func (d *Device) accept(fd int) {
+// accept takes over a connection that was accepted, exchanges Hellos and runs the peer until it ends. in is
+// nil unless the other process was introduced.
+func (d *Device) accept(fd int, in *Introduction) {
 	c, err := newConn(fd, &d.wg)
 	if err != nil {
 		d.endHello()
@@ -182,7 +189,7 @@ func (d *Device) accept(fd int) {
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, helloTimeout)
 	stop := c.limit(ctx)
-	p, o, err := d.acceptHello(c)
+	p, o, err := d.acceptHello(c, in)
 	inTime := stop()
 	cancel()
 	d.endHello()
@@ -219,12 +226,12 @@ func (d *Device) accept(fd int) {
 	d.start(p)
 }
 
-func (d *Device) acceptHello(c *conn) (*Peer, *offer, error) {
-	cred, err := c.cred()
+func (d *Device) acceptHello(c *conn, in *Introduction) (*Peer, *offer, error) {
+	cred, err := c.credOf(in)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := d.checkUser(cred); err != nil {
+	if err := d.admits(cred, in); err != nil {
 		return nil, nil, err
 	}
 	o, err := d.newOffer()
@@ -235,6 +242,9 @@ func (d *Device) acceptHello(c *conn) (*Peer, *offer, error) {
 		if m.peerGID != d.gid { // rule: TestRefusals
 			return fmt.Errorf("%w: asked for %v, this is %v", ErrWrongGID, m.peerGID, d.gid)
 		}
+		if in != nil && m.gid != in.GID { // rule: TestIntroducedRefusals
+			return fmt.Errorf("%w: %v was introduced, and %v says Hello", ErrWrongGID, in.GID, m.gid)
+		}
 		return nil
 	})
 	if err != nil {
@@ -242,6 +252,9 @@ func (d *Device) acceptHello(c *conn) (*Peer, *offer, error) {
 		return nil, nil, err
 	}
 	p.accepted = true
+	if in != nil {
+		p.introduced, p.key = in, in.Key // rule: TestIntroducedTwice
+	}
 	p.bell.follows = true
 	return p, o, nil
 }
@@ -286,6 +299,7 @@ func (d *Device) awaitHello(c *conn, cred Cred, o *offer, check func(*message) e
 	p := &Peer{
 		dev:       d,
 		gid:       m.gid,
+		key:       m.gid,
 		cred:      cred,
 		conn:      c,
 		bell:      o.bell,

@@ -34,6 +34,8 @@ type overcommitMode struct {
 	mu     sync.Mutex
 	read   time.Time // zero: never
 	strict bool
+	unread bool // the file could not be read so far
+	told   bool // strict is by somebody who can read it
 }
 
 // isStrict reports whether pages may be refused. A mode that could never be read is taken for
@@ -46,8 +48,10 @@ func (o *overcommitMode) isStrict() bool {
 		switch {
 		case err == nil:
 			o.strict = len(text) == 0 || text[0] == '2'
+			o.unread = false
+		case o.told: // rule: TestIntroducedStrict
 		case o.read.IsZero():
-			o.strict = true
+			o.strict, o.unread = true, true
 		default: // out of descriptors, for example: the mode that was read last
 		}
 		o.read = now

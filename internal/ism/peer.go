@@ -27,13 +27,15 @@ type Cred struct {
 // A Peer ends when the other device ends or breaks the rules, or with [Peer.Close] or [Device.Close].
 // Buffers and windows that are in use stay mapped until they are released.
 type Peer struct {
-	dev      *Device
-	gid      wire.ISMGID
-	cred     Cred
-	accepted bool
-	conn     *conn
-	bell     *bell  // ours: the peer rings, we call
-	ringer   ringer // the peer's
+	dev        *Device
+	gid        wire.ISMGID
+	cred       Cred
+	accepted   bool
+	conn       *conn
+	introduced *Introduction // nil if the devices have found each other
+	key        wire.ISMGID   // names the peer in Device.dialed
+	bell       *bell         // ours: the peer rings, we call
+	ringer     ringer        // the peer's
 
 	// refs counts the users of the bells: both goroutines, every DMB and every Window in use.
 	refs atomic.Int64

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/tcpwatch"
+	"github.com/gosmc/smc/wire"
 )
 
 // A Device is an Emulated-ISM device, with the other parts that its connections need.
@@ -29,8 +30,11 @@ func Open(cfg ism.Config, groups *Groups, spin time.Duration) (*Device, error) {
 	return &Device{Device: d, groups: groups, spin: spin, tcp: w}, nil
 }
 
-// NewPath returns a path to the process behind a peering of the device.
-func (d *Device) NewPath(peer *ism.Peer) *Path { return &Path{device: d, peer: peer} }
+// NewPath returns a path to the process behind a peering of the device. seid is the system EID that is offered if
+// the host knows none, such as in a container without /proc; zero for none.
+func (d *Device) NewPath(peer *ism.Peer, seid wire.EID) *Path {
+	return &Path{device: d, peer: peer, seid: seid}
+}
 
 // Close reports every peer gone, which ends the waits for an answer.
 func (d *Device) Close() {

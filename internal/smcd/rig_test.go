@@ -115,7 +115,7 @@ func (r *rig) newEnd(role core.Role, s *side) *end {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	e := &end{r: r, side: s, role: role, path: s.NewPath(s.peer)}
+	e := &end{r: r, side: s, role: role, path: s.NewPath(s.peer, wire.EID{})}
 	caps := core.Capabilities{
 		Peer: netip.MustParseAddr("127.0.0.1"), OS: clc.OSLinux, HostName: role.String(), Release: clc.Release1, UEIDs: []wire.EID{eid},
 	}

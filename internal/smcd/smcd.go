@@ -27,6 +27,7 @@ import (
 type Path struct {
 	device *Device
 	peer   *ism.Peer
+	seid   wire.EID
 }
 
 // A Peering is the end of all connections with a peer.
@@ -40,6 +41,9 @@ func (w *Path) Mode() core.Mode { return core.SMCD }
 
 // Offer implements [transport.Path].
 func (w *Path) Offer(caps *core.Capabilities) {
+	if caps.SEID.IsZero() {
+		caps.SEID = w.seid
+	}
 	caps.ISM = append(caps.ISM, clc.ISMDevice{GID: w.device.GID(), CHID: wire.CHIDLoopback})
 }
 
@@ -101,7 +105,9 @@ func (c *binding) prepare(ctx context.Context, q transport.Request) (r core.Reso
 	}
 	// The group comes last, so that nobody waits for it.
 	var first bool
-	if c.lg, first, err = c.groups.join(q.Role, q.Choice); err != nil {
+	choice := q.Choice
+	choice.Remote.GID = c.peer.Key() // an introduced process can say that it has another one's GID
+	if c.lg, first, err = c.groups.join(q.Role, choice); err != nil {
 		return r, err
 	}
 	return core.Resources{FirstContact: first, D: &clc.ParamsD{

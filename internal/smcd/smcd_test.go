@@ -330,7 +330,7 @@ func TestOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w := d.NewPath(nil).Watcher(); w == nil {
+	if w := d.NewPath(nil, wire.EID{}).Watcher(); w == nil {
 		t.Error("a path has no watcher for TCP sockets")
 	}
 	d.Close()
