@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/bpf"
+	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -37,6 +38,9 @@ type Config struct {
 	NoPort    bool // do not share ports
 	Policy    Policy
 
+	NoIntroduce bool             // do not introduce processes to each other
+	Introduce   *introduce.Users // that are introduced to other users; nil for all
+
 	Logger *slog.Logger // nil for none
 
 	lookPeriod, vacancyTime time.Duration // 0 for the limits; tests set others
@@ -48,6 +52,8 @@ type Agent struct {
 	log      *slog.Logger
 	option   *bpf.Option // nil with NoOption and NoPairing
 	ports    *ports      // nil with NoPort
+	intro    *introducer // nil with NoIntroduce, or if the kernel pairs no sockets
+	noIntro  error       // why it is nil
 	listener *net.UnixListener
 	inode    uint64 // of the socket, so that Close removes no other
 	lock     *os.File
@@ -74,6 +80,16 @@ type Status struct {
 	Ports   []PortStatus   `json:"ports"`
 	Vacant  []VacantStatus `json:"vacant_ports"`
 	Served  Counters       `json:"requests"`
+
+	Introductions IntroductionStatus `json:"introductions"`
+}
+
+// IntroductionStatus is the status of the introduction service.
+type IntroductionStatus struct {
+	Enabled    bool   `json:"enabled"`
+	Why        string `json:"why,omitempty"` // it is not
+	Namespaces int    `json:"network_namespaces"`
+	introduce.Counters
 }
 
 // OptionStatus is the status of TCP option 254.
@@ -165,6 +181,11 @@ func (a *Agent) start() (err error) {
 			a.log.Warn("sockets are not paired", "reason", err)
 		}
 	}
+	if !cfg.NoIntroduce {
+		if a.intro, a.noIntro = a.startIntroducer(); a.noIntro != nil {
+			a.log.Warn("programs are not introduced to each other", "reason", a.noIntro)
+		}
+	}
 	if !cfg.NoPort {
 		if a.ports, err = newPorts(cfg, a.netns, a.log); err != nil {
 			return err
@@ -239,9 +260,12 @@ func (a *Agent) acceptLoop() {
 			continue
 		}
 		a.wg.Go(func() {
+			defer func() { <-a.clients }()
+			if a.intro != nil && a.hands(c, &who) {
+				return
+			}
 			a.serve(c, &who)
 			a.untrack(c)
-			<-a.clients
 		})
 	}
 }
@@ -265,10 +289,32 @@ func (a *Agent) track(c *net.UnixConn, who *client) bool {
 }
 
 func (a *Agent) untrack(c *net.UnixConn) {
+	a.forget(c)
+	c.Close()
+}
+
+func (a *Agent) forget(c *net.UnixConn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.conns, c)
-	c.Close()
+}
+
+// hands hands a client over that wants to be introduced. It reports false for one that wants something else.
+func (a *Agent) hands(c *net.UnixConn, who *client) bool {
+	c.SetDeadline(time.Now().Add(ioTimeout))
+	hello, err := isHello(c)
+	switch {
+	case err != nil:
+		a.count(func(n *Counters) { n.Unfit++ })
+		a.untrack(c)
+		return true
+	case !hello:
+		return false
+	}
+	c.SetDeadline(time.Time{})
+	a.forget(c)
+	a.intro.server.Take(c, who.identity(a.netns))
+	return true
 }
 
 // serve answers one request of a client.
@@ -434,6 +480,11 @@ func (a *Agent) Status() (Status, error) {
 			return s, err
 		}
 	}
+	if a.intro != nil {
+		s.Introductions = IntroductionStatus{Enabled: true, Namespaces: a.intro.namespaces(), Counters: a.intro.server.Status()}
+	} else if a.noIntro != nil {
+		s.Introductions.Why = a.noIntro.Error()
+	}
 	a.mu.Lock()
 	s.Served = a.served
 	a.mu.Unlock()
@@ -477,6 +528,9 @@ func (a *Agent) Close() error {
 		a.listener.Close()
 	}
 	a.wg.Wait()
+	if a.intro != nil {
+		a.intro.close()
+	}
 	if a.ports != nil {
 		a.ports.close()
 	}

@@ -29,5 +29,11 @@ const (
 	maxVacancies        = 64 // at a time
 	maxAccountVacancies = maxAccountPorts
 
+	// A room is a network namespace in which the agent introduces processes. Each has a descriptor.
+	maxRooms        = 4096
+	maxAccountRooms = 64
+	roomBacklog     = 128
+	maxThreads      = 1024 // of a process, that are looked through for the namespace that was reported
+
 	acceptPause = 50 * time.Millisecond // after a passing shortage, such as of descriptors
 )

@@ -71,6 +71,10 @@ const (
 	DiagIncompatible      Diagnosis = localSpace + 0x09
 	DiagCrowded           Diagnosis = localSpace + 0x0a
 	DiagNoSockDiag        Diagnosis = localSpace + 0x0b
+	DiagNoAgent           Diagnosis = localSpace + 0x0c
+	DiagOldAgent          Diagnosis = localSpace + 0x0d
+	DiagNoToken           Diagnosis = localSpace + 0x0e
+	DiagOtherKernel       Diagnosis = localSpace + 0x0f
 	DiagNetwork           Diagnosis = localSpace + 0x10
 	DiagDisabled          Diagnosis = localSpace + 0x11
 	DiagPolicy            Diagnosis = localSpace + 0x12
