@@ -9,6 +9,7 @@ import (
 
 	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/paired"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/rundir"
@@ -63,6 +64,7 @@ type Config struct {
 	SweepEvery time.Duration     // 0: sweepEvery
 	CheckEvery time.Duration     // 0: the rendezvous's own
 	Option     optionSource      // of TCP option 254; nil: by gosmc agent
+	Pairing    paired.Kernel     // nil: by gosmc agent
 	Release0   bool              // speak version 2.0 of SMC and not 2.1
 	RDMA       rnic.DeviceConfig // of the devices
 	Namespace  func(func())      // calls a function on a thread in the devices' namespace; nil: at once
@@ -121,6 +123,9 @@ func (c Config) withDefaults() (Config, error) {
 	case smcr.SpreadConnections, smcr.SpreadBytes:
 	default:
 		return c, fmt.Errorf("SMCRSpread: %q is neither %q nor %q", c.SMCRSpread, smcr.SpreadConnections, smcr.SpreadBytes)
+	}
+	if c.Pairing == nil {
+		c.Pairing = &paired.AgentKernel{Dir: c.Dir}
 	}
 	if c.Option == nil {
 		c.Option = agentOption{}

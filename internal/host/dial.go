@@ -87,7 +87,8 @@ type dialing struct {
 	call *rendezvous.Call
 	run  *client.Call // with programs of 'gosmc run'
 
-	asked atomic.Bool // for TCP option 254, on a socket
+	asked  atomic.Bool // for TCP option 254, on a socket
+	paired atomic.Bool // for pairing tokens, on a socket
 
 	mu       sync.Mutex
 	admitted []admitted
@@ -108,12 +109,13 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		return nil, err
 	}
 	tcp := c.(*net.TCPConn)
-	peer, reason, err := d.call.Await(ctx, tcp)
+	meet, reason, err := d.call.Await(ctx, tcp)
 	if err != nil {
 		d.run.HangUp()
 		tcp.Close()
 		return nil, dialError(network, tcp, err)
 	}
+	peer, _ := meet.(*ism.Peer) // nil for none
 	p := d.host.newConn(tcp, true, d.opts.Net.KeepAliveConfig, keepAlive)
 	ad := d.admittedTo(addrPort(tcp.RemoteAddr()))
 	if ad.ticket.Counts() {
@@ -126,15 +128,26 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	} else if why != clc.DiagNone {
 		reason = why
 	}
+	onMachine := false
+	if peer == nil {
+		var why clc.Diagnosis
+		if peer, onMachine, why, err = d.awaitPaired(ctx, tcp); err != nil {
+			tcp.Close()
+			return nil, dialError(network, tcp, err)
+		}
+		if why != clc.DiagNone && (onMachine || reason == clc.DiagNotLocal || reason == clc.DiagNoListener) {
+			reason = why
+		}
+	}
 	speaksCLC := false
 	if peer == nil {
 		remote := addrPort(tcp.RemoteAddr())
 		if d.host.refusesDial(remote) {
 			reason = clc.DiagNotAllowed
-		} else {
+		} else if !onMachine { // rule: TestPairedNoRDMA
 			speaksCLC = d.host.speaksCLC(remote.Addr(), remote.Port())
 		}
-		if d.asked.Load() { // on this socket or on another: if both have it CLC has to follow
+		if d.asked.Load() && !onMachine { // on this socket or on another: if both have it CLC has to follow
 			both, why := d.host.readOption(tcp)
 			speaksCLC = speaksCLC || both
 			if reason == clc.DiagNotLocal && why != clc.DiagNone {
@@ -154,7 +167,7 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	if peer == nil {
 		return p.FallBack(d.opts.Require, conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)})
 	}
-	return d.host.shakePeer(ctx, core.RoleClient, p, peer.(*ism.Peer), buffer, d.opts.Require)
+	return d.host.shakePeer(ctx, core.RoleClient, p, peer, buffer, d.opts.Require)
 }
 
 // control is called by package net on each socket before it connects.
@@ -178,6 +191,9 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 		reason := d.call.Ask(ctx, raw, dest)
 		if reason == clc.DiagNoListener || reason == clc.DiagStale { // of ours
 			d.offer(ctx, raw, dest)
+		}
+		if reason != clc.DiagNone {
+			d.askTokens(raw, dest)
 		}
 	}
 	return nil

@@ -81,12 +81,15 @@ func (h *Host) open() (*fabric, clc.Diagnosis, error) {
 }
 
 func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
-	if err := rundir.Prepare(h.cfg.Dir); err != nil {
+	dir, err := h.deviceDir()
+	if err != nil {
 		return nil, clc.DiagNoRunDir, err
 	}
-	rendezvous.Tidy(h.cfg.Dir)
+	if dir != "" {
+		rendezvous.Tidy(h.cfg.Dir)
+	}
 	device, err := smcd.Open(ism.Config{
-		Dir:     rundir.Own(h.cfg.Dir),
+		Dir:     dir,
 		Budget:  h.cfg.MemoryBudget,
 		AnyUser: h.cfg.AnyUser,
 		Handler: (*fabricHandler)(h),
@@ -156,8 +159,16 @@ type fabricHandler Host
 // PeerUp implements [ism.Handler].
 func (h *fabricHandler) PeerUp(p *ism.Peer) { (*Host)(h).addEnd(smcd.Peering{Peer: p}) }
 
-// Signal implements [ism.Handler]: a rendezvous message.
+// Signal implements [ism.Handler]: a message of the rendezvous, or of a process that was introduced. Such a
+// process may be of another user, and has no part in the rendezvous.
 func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
+	if _, introduced := p.Secret(); introduced { // rule: TestIntroducedNoRendezvous
+		if err := h.pairing.Signal(p, payload); err != nil {
+			h.cfg.Logger.Warn("malformed message of an introduced process", "peer", p.GID(), "bytes", len(payload))
+			p.Close()
+		}
+		return
+	}
 	if err := h.meeting.Signal(p, payload); err != nil {
 		h.cfg.Logger.Warn("malformed rendezvous message", "peer", p.GID(), "bytes", len(payload))
 		p.Close()
@@ -167,8 +178,9 @@ func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
 // PeerGone implements [ism.Handler]: the peer's process has died, or has closed its device.
 func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	host := (*Host)(h)
-	host.smcd.PeerGone(p.GID())
+	host.smcd.PeerGone(p.Key())
 	host.meeting.PeerGone(p)
+	host.pairing.PeerGone(p)
 	host.endGone(smcd.Peering{Peer: p}, func(count int) {
 		h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", count, "err", err)
 		host.trace.Add(&traceRecord{Record: conn.Record{Kind: control.TracePeerGone}, pid: p.Cred().PID, count: count}, nil)

@@ -16,6 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/handshake"
+	"github.com/gosmc/smc/internal/paired"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/rnic"
@@ -41,6 +42,7 @@ type Host struct {
 	started time.Time
 
 	meeting   *rendezvous.Point
+	pairing   *paired.Point
 	admission *admission.Client
 	counters  counters
 	sweeper   *conn.Sweeper
@@ -147,6 +149,7 @@ func New(cfg Config) (*Host, error) {
 		Owner: (*handshakeOwner)(h), Logger: cfg.Logger,
 	})
 	h.meeting = h.newPoint()
+	h.pairing = h.newPairing()
 	h.admission = admission.NewClient(h.cfg.Dir, h.cfg.ShortAfter)
 	return h, nil
 }
@@ -334,6 +337,7 @@ func (h *Host) release() {
 	}
 	h.sweeper.Stop()
 	h.meeting.Close()
+	h.pairing.Close()
 	h.admission.Close()
 	for _, n := range h.networks {
 		n.Close(true)

@@ -87,6 +87,7 @@ func (h *Host) lingered(holds uint64) bool {
 		n.Close(false)
 	}
 	h.meeting.Release()
+	h.pairing.Release()
 	return true
 }
 

@@ -38,6 +38,7 @@ type Listener struct {
 	buffer    int
 	addr      netip.AddrPort
 	asked     bool               // for TCP option 254
+	paired    bool               // for pairing tokens
 	keepAlive conn.LateKeepAlive // of each connection
 	asksAlive net.KeepAliveConfig
 	backlog   handshake.Backlog
@@ -71,9 +72,10 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 	if err != nil {
 		return nil, fail(err)
 	}
-	var asked atomic.Bool
+	var asked, paired atomic.Bool
 	lc := opts.Net
-	if h.wantsOption() {
+	wantsOption, wantsTokens := h.wantsOption(), h.wantsTokens()
+	if wantsOption || wantsTokens {
 		lc.SetMultipathTCP(false) // which has no room for it
 		lc.Control = func(network, address string, c syscall.RawConn) error {
 			if opts.Net.Control != nil {
@@ -84,8 +86,11 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 			if bound, err := netip.ParseAddrPort(address); err == nil && bound.Port() != 0 && h.refusesListener(bound) {
 				return nil // with TCP option 254 peers would begin with CLC, to be declined
 			}
-			if h.option.source.Ask(c) == nil {
+			if wantsOption && h.option.source.Ask(c) == nil {
 				asked.Store(true)
+			}
+			if wantsTokens && h.pairing.Ask(c, netip.AddrPort{}) {
+				paired.Store(true)
 			}
 			return nil
 		}
@@ -97,6 +102,7 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 	}
 	l := h.newListener(inner.(*net.TCPListener), buffer, opts)
 	l.asked, l.keepAlive, l.asksAlive = asked.Load(), keepAlive, lc.KeepAliveConfig
+	l.paired = paired.Load()
 	err = l.announce()
 	if err != nil {
 		inner.Close()
@@ -290,6 +296,16 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		default:
 			claim.Refuse(clc.DiagBusy)
 			reason = clc.DiagBusy
+		}
+	}
+	if claim == nil && l.paired {
+		candidate, why := h.pairing.Claim(tcp)
+		if candidate != nil { // the peer is on this kernel
+			l.routePaired(tcp, candidate, reason)
+			return
+		}
+		if reason == clc.DiagNotLocal || reason == clc.DiagPeerNoSMC {
+			reason = why
 		}
 	}
 	if claim == nil && l.speaksCLC(tcp, &reason) {

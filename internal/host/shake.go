@@ -10,8 +10,10 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/transport"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -43,8 +45,20 @@ func (h *Host) shakePeer(ctx context.Context, role core.Role, c *conn.Pending, p
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: fmt.Errorf("%v: %w", reason, err)}
 	}
 	return h.shake.Run(ctx, handshake.Request{
-		Role: role, Conn: c, Paths: []transport.Path{f.device.NewPath(peer)}, Buffer: buffer, Require: require, Patience: h.localPatience,
+		Role: role, Conn: c, Paths: []transport.Path{f.device.NewPath(peer, h.seidOf(peer))}, Buffer: buffer, Require: require, Patience: h.localPatience,
 	})
+}
+
+// seidOf returns the system EID for a handshake with a peer if the host knows none itself. The agent that has
+// introduced the peer knows it.
+func (h *Host) seidOf(peer *ism.Peer) (seid wire.EID) {
+	if _, introduced := peer.Secret(); !introduced || h.cfg.NoSEID || !h.seid.IsZero() {
+		return seid
+	}
+	if boot, ok := h.pairing.BootID(); ok {
+		return pnet.SEID(pnet.BootID(boot))
+	}
+	return seid
 }
 
 // addrPort converts an address of package net; the result is unmapped, without zone.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -129,6 +130,9 @@ func (p *Point) Stop() {
 
 // Release gives back the resources of the system that the point holds while it has nothing to do.
 func (p *Point) Release() { p.ends.release() }
+
+// IsLocal reports whether an address is one of this network namespace.
+func (p *Point) IsLocal(a netip.Addr) bool { return p.locals.contains(a) }
 
 func (p *Point) isClosed() bool {
 	p.mu.Lock()
