@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/agent"
+	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/port"
 )
 
@@ -27,6 +29,8 @@ type agentFlags struct {
 	everyone             bool
 	noOption, noPort     bool
 	noPairing            bool
+	noIntroduce          bool
+	introduce            []string
 	status, detach, json bool
 }
 
@@ -48,6 +52,8 @@ func newAgentCommand() *cobra.Command {
   on the SYN and SYN-ACK of sockets that ask for it, and of no others. Any program may ask.
 - Pairing tokens, in a second option of the kind, by which the kernel says which two sockets of this machine are one
   connection, across users, network namespaces and translated addresses. Any program may ask.
+- Introductions: two programs that hold the two ends of a connection get to know each other, and move it into memory,
+  whatever their users and containers are. --introduce says which users; their own policies hold besides.
 - UDP port 4791, which belongs to one socket of an address. Every program that asks gets one of its own, and its
   packets come straight to it. Root may ask, and those that --user, --group and --everyone let in.
 
@@ -84,6 +90,8 @@ Exit status: 0 when interrupted, 1 if something is missing, which it names; with
 	fl.StringSliceVar(&f.groups, "group", nil, "`groups` whose members may")
 	fl.BoolVar(&f.everyone, "everyone", false, "every user may")
 	fl.BoolVar(&f.noOption, "no-option", false, "do not attach programs for TCP option 254")
+	fl.BoolVar(&f.noIntroduce, "no-introduce", false, "do not introduce programs to each other")
+	fl.StringSliceVar(&f.introduce, "introduce", []string{"any"}, "`users` whose programs are introduced to those of others: any, same, or names and numbers, @ before a group")
 	fl.BoolVar(&f.noPairing, "no-pairing", false, "do not pair sockets")
 	fl.BoolVar(&f.noPort, "no-port", false, "do not share ports")
 	fl.BoolVar(&f.status, "status", false, "show what the agent at the socket does, and end")
@@ -105,12 +113,17 @@ func (f *agentFlags) serve(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	users, err := f.introduced()
+	if err != nil {
+		return err
+	}
 	var handler slog.Handler = slog.NewTextHandler(cmd.ErrOrStderr(), nil)
 	if f.json {
 		handler = slog.NewJSONHandler(cmd.ErrOrStderr(), nil)
 	}
 	return agent.Serve(cmd.Context(), agent.Config{
 		Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPairing: f.noPairing, NoPort: f.noPort, Policy: policy, Logger: slog.New(handler),
+		NoIntroduce: f.noIntroduce, Introduce: users,
 	})
 }
 
@@ -118,32 +131,69 @@ func (f *agentFlags) serve(cmd *cobra.Command) error {
 func (f *agentFlags) policy() (agent.Policy, error) {
 	p := agent.Policy{Everyone: f.everyone}
 	for _, name := range f.users {
-		id, err := idOf(name, func() (string, error) {
-			u, err := user.Lookup(name)
-			if err != nil {
-				return "", err
-			}
-			return u.Uid, nil
-		})
+		id, err := userID(name)
 		if err != nil {
 			return p, usagef("--user %q: %w", name, err)
 		}
 		p.Users = append(p.Users, id)
 	}
 	for _, name := range f.groups {
-		id, err := idOf(name, func() (string, error) {
-			g, err := user.LookupGroup(name)
-			if err != nil {
-				return "", err
-			}
-			return g.Gid, nil
-		})
+		id, err := groupID(name)
 		if err != nil {
 			return p, usagef("--group %q: %w", name, err)
 		}
 		p.Groups = append(p.Groups, id)
 	}
 	return p, nil
+}
+
+// introduced is the policy of --introduce.
+func (f *agentFlags) introduced() (*introduce.Users, error) {
+	u := &introduce.Users{Mode: introduce.ModeList}
+	for _, name := range f.introduce {
+		group, isGroup := strings.CutPrefix(name, "@")
+		var err error
+		var id uint32
+		switch {
+		case name == "any":
+			u.Mode = introduce.ModeAny
+		case name == "same":
+			u.Mode = introduce.ModeSame
+		case isGroup:
+			id, err = groupID(group)
+			u.Groups = append(u.Groups, id)
+		default:
+			id, err = userID(name)
+			u.Users = append(u.Users, id)
+		}
+		if err != nil {
+			return nil, usagef("--introduce %q: %w", name, err)
+		}
+	}
+	if u.Mode != introduce.ModeList && len(f.introduce) > 1 {
+		return nil, usagef("--introduce: any and same stand alone")
+	}
+	return u, nil
+}
+
+func userID(name string) (uint32, error) {
+	return idOf(name, func() (string, error) {
+		u, err := user.Lookup(name)
+		if err != nil {
+			return "", err
+		}
+		return u.Uid, nil
+	})
+}
+
+func groupID(name string) (uint32, error) {
+	return idOf(name, func() (string, error) {
+		g, err := user.LookupGroup(name)
+		if err != nil {
+			return "", err
+		}
+		return g.Gid, nil
+	})
 }
 
 // idOf is the number that name is, or stands for.
@@ -226,6 +276,12 @@ func (r *agentReport) write(w io.Writer) error {
 		t.add("  namespaces", listCounts(count{c.Reports, "reports"}, count{c.ReportsLost, "lost"}))
 	} else {
 		t.add("pairing", "no: "+printable(p.Reason))
+	}
+	if i := &r.Introductions; i.Enabled {
+		t.add("introductions", listCounts(count{i.Introduced, "made"}, count{i.Users, "refused by a policy of users"}, count{i.Busy, "refused by a quota"}, count{i.Unfit, "unfit"}))
+		t.add("  programs", fmt.Sprintf("%d connected, in %d network namespaces", i.Clients, i.Namespaces))
+	} else {
+		t.add("introductions", "no: "+printable(cmp.Or(i.Why, "not its task")))
 	}
 	t.add("requests", listCounts(count{r.Served.Granted, "granted"}, count{r.Served.Refused, "refused"}, count{r.Served.Unfit, "unfit"}))
 	for _, v := range r.Vacant {

@@ -481,7 +481,7 @@ func (a *Agent) Status() (Status, error) {
 		}
 	}
 	if a.intro != nil {
-		s.Introductions = IntroductionStatus{Enabled: true, Namespaces: a.intro.namespaces(), Counters: a.intro.server.Status()}
+		s.Introductions = IntroductionStatus{true, "", a.intro.namespaces(), a.intro.server.Status()}
 	} else if a.noIntro != nil {
 		s.Introductions.Why = a.noIntro.Error()
 	}

@@ -168,7 +168,7 @@ func (i *introducer) enter(r bpf.Report, inhabited map[uint64]string) {
 		inode, err = inNamespace(r.Netns, inhabited, open)
 	}
 	if err != nil {
-		i.log.Warn("introduction: network namespace", "cookie", r.Netns, "pid", r.Process, "uid", r.User, "err", err)
+		i.log.Warn("introduction: network namespace", "cookie", r.Netns, "pid", r.Process, "err", err)
 		return
 	}
 	i.mu.Lock()
@@ -284,8 +284,8 @@ func listenAbstract() (l *net.UnixListener, name string, err error) {
 	return made.(*net.UnixListener), name, nil
 }
 
-// inNamespaceOf calls f in the network namespace with a cookie, in which a thread of the process is. A process may
-// be in several.
+// inNamespaceOf calls f in the network namespace with a cookie, in which a thread of the process is. A
+// process may be in several.
 func inNamespaceOf(process uint32, cookie uint64, f func() error) (inode uint64, err error) {
 	files := []string{fmt.Sprintf("/proc/%d/ns/net", process)}
 	if threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/ns/net", process)); err == nil {
@@ -318,7 +318,8 @@ func bootID() (id [16]byte, err error) {
 	return id, err
 }
 
-// overcommit reads vm.overcommit_memory. A setting that cannot be read is the strict one, which costs memory only.
+// overcommit reads vm.overcommit_memory. A setting that cannot be read is the strict one, which costs
+// memory only.
 func overcommit() uint8 {
 	text, err := os.ReadFile("/proc/sys/vm/overcommit_memory")
 	if err != nil || len(text) == 0 {
@@ -327,8 +328,8 @@ func overcommit() uint8 {
 	return text[0] - '0'
 }
 
-// isHello waits for the first message of a client, and reports whether it is for the introducer. The message stays.
-// The error is that none comes.
+// isHello waits for the first message of a client, and reports whether it is for the introducer. The
+// message stays. The error is that none comes.
 func isHello(c *net.UnixConn) (bool, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -301,7 +301,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 	if claim == nil && l.paired {
 		candidate, why := h.pairing.Claim(tcp)
 		if candidate != nil { // the peer is on this kernel
-			l.routePaired(tcp, candidate, reason)
+			routePaired(l, tcp, candidate, reason)
 			return
 		}
 		if reason == clc.DiagNotLocal || reason == clc.DiagPeerNoSMC {

@@ -68,8 +68,8 @@ func (h *Host) wantsTokens() bool {
 	return h.pairing.Ask(socketFD(fd), netip.AddrPort{})
 }
 
-// deviceDir returns the directory of the device's socket, and the error of a run directory that cannot be used.
-// With an agent the device needs none.
+// deviceDir returns the directory of the device's socket, and the error of a run directory that cannot
+// be used. With an agent the device needs none.
 func (h *Host) deviceDir() (string, error) {
 	err := rundir.Prepare(h.cfg.Dir)
 	if err == nil {
@@ -94,18 +94,20 @@ func (d *dialing) askTokens(raw syscall.RawConn, dest netip.AddrPort) {
 	}
 }
 
-// awaitPaired returns the peering of a connection with tokens. onMachine means that the peer is on this kernel,
-// so that RDMA is not for it.
-func (d *dialing) awaitPaired(ctx context.Context, tcp *net.TCPConn) (peer *ism.Peer, onMachine bool, why clc.Diagnosis, err error) {
+// awaitPaired returns the peering of a connection with tokens. onMachine means that the peer is on
+// this kernel, so that RDMA is not for it.
+func (d *dialing) awaitPaired(
+	ctx context.Context, tcp *net.TCPConn,
+) (peer *ism.Peer, onMachine bool, why clc.Diagnosis, err error) {
 	if !d.paired.Load() || d.host.refusesDial(addrPort(tcp.RemoteAddr())) {
 		return nil, false, clc.DiagNone, nil
 	}
 	return d.host.pairing.Await(ctx, tcp)
 }
 
-// routePaired decides the kind of a new connection that has pairing tokens. The client may not have said anything
-// yet, and is waited for then; other connections do not wait for it.
-func (l *Listener) routePaired(tcp *net.TCPConn, c *paired.Candidate, reason clc.Diagnosis) {
+// routePaired decides the kind of a new connection that has pairing tokens. The client may not have
+// said anything yet, and is waited for then; other connections do not wait for it.
+func routePaired(l *Listener, tcp *net.TCPConn, c *paired.Candidate, reason clc.Diagnosis) {
 	h := l.host
 	switch {
 	case reason == clc.DiagNotAllowed:
@@ -115,7 +117,9 @@ func (l *Listener) routePaired(tcp *net.TCPConn, c *paired.Candidate, reason clc
 		select {
 		case l.busy <- struct{}{}:
 			l.working.Add(1)
-			go l.serve(tcp, func(ctx context.Context, p *conn.Pending, buffer int, require conn.Requirement) (conn.Conn, error) {
+			go l.serve(tcp, func(
+				ctx context.Context, p *conn.Pending, buffer int, require conn.Requirement,
+			) (conn.Conn, error) {
 				if why := c.Await(ctx); why != clc.DiagNone {
 					c.Refuse(why)
 					return p.FallBack(require, conn.Fallback{Reason: clc.Lookup(why, clc.OSUnspecified)})
@@ -132,7 +136,8 @@ func (l *Listener) routePaired(tcp *net.TCPConn, c *paired.Candidate, reason clc
 		}
 	}
 	c.Refuse(reason)
-	p, err := l.newConn(tcp).FallBack(l.opts.Require, conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)})
+	why := conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)}
+	p, err := l.newConn(tcp).FallBack(l.opts.Require, why)
 	if err != nil {
 		l.settled()
 		return

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -26,8 +27,8 @@ func init() {
 	})
 }
 
-// childPod is a program in a container, roughly: it goes into an empty directory, its first argument, and becomes
-// the user of its second, without capabilities. Then it serves and dials as it is told.
+// childPod is a program in a container, roughly: it goes into an empty directory, its first argument,
+// and becomes the user of its second, without capabilities. Then it serves and dials as it is told.
 func childPod(p *smctest.Parent) {
 	uid, err := strconv.Atoi(p.Args[1])
 	p.Check(err)
@@ -69,6 +70,22 @@ func childPod(p *smctest.Parent) {
 				p.Check(c.Close())
 			}
 			p.Say("dialled %v", modes)
+		case "plain": // a server without SMC
+			l, err := net.Listen("tcp", words[1])
+			p.Check(err)
+			go func() {
+				for {
+					s, err := l.Accept()
+					p.Check(err)
+					go func() {
+						defer s.Close()
+						io.Copy(struct{ io.Writer }{s}, struct{ io.Reader }{s}) // without splice
+					}()
+				}
+			}()
+			p.Say("listening %v", l.Addr())
+		case "measure":
+			p.Say("measured %s", measure(p, h, words[2], words[1] == "TCP"))
 		case "hold": // a connection that moves bytes until the next word
 			c, err := h.Dial(context.Background(), "tcp", words[1], DialOptions{})
 			p.Check(err)
@@ -83,6 +100,50 @@ func childPod(p *smctest.Parent) {
 			p.Say("held")
 		}
 	}
+}
+
+// measure returns the time of a round trip and of a connection, and the rate of a stream to an echo.
+func measure(p *smctest.Parent, h *Host, addr string, plain bool) string {
+	dial := func() net.Conn {
+		if plain {
+			c, err := net.Dial("tcp", addr)
+			p.Check(err)
+			return c
+		}
+		c, err := h.Dial(context.Background(), "tcp", addr, DialOptions{})
+		p.Check(err)
+		return c
+	}
+	c := dial()
+	word := make([]byte, 64)
+	const trips, conns, size = 20_000, 2_000, 1 << 30
+	begin := time.Now()
+	for range trips {
+		_, err := c.Write(word)
+		p.Check(err)
+		_, err = io.ReadFull(c, word)
+		p.Check(err)
+	}
+	trip := time.Since(begin) / trips
+	begin = time.Now()
+	go func() {
+		b := make([]byte, 64<<10)
+		for n := 0; n < size; n += len(b) {
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
+	}()
+	_, err := io.CopyN(io.Discard, struct{ io.Reader }{c}, size)
+	p.Check(err)
+	rate := float64(size) / time.Since(begin).Seconds() / 1e9
+	c.Close()
+	begin = time.Now()
+	for range conns {
+		dial().Close()
+	}
+	each := time.Since(begin) / conns
+	return fmt.Sprintf("round trip %v, echo of a stream %.2f GB/s, connection %v", trip, rate, each)
 }
 
 // through moves bytes to an echo and back.
@@ -106,7 +167,8 @@ func through(c net.Conn, size int, seed uint64) error {
 // A podNet is two network namespaces with a cable, and an agent outside of both.
 type podNet struct {
 	t      testing.TB
-	cables *smctest.Cables
+	run    [2]func(func())
+	addr   []netip.Addr // of the server, at end 0
 	cfg    agent.Config
 	agent  *agent.Agent
 }
@@ -114,19 +176,27 @@ type podNet struct {
 func newPodNet(t testing.TB) *podNet {
 	t.Helper()
 	needRoot(t)
+	c := smctest.NewCables(t, 1)
+	n := &podNet{t: t, run: c.Run, addr: []netip.Addr{c.Addr[0][0], c.Six[0][0]}}
+	n.prepare()
+	return n
+}
+
+// prepare starts an agent for the control group of the test.
+func (n *podNet) prepare() {
+	t := n.t
+	t.Helper()
 	root, err := bpf.CgroupRoot()
 	if err != nil {
 		t.Skip(err)
 	}
 	dir := t.TempDir()
-	n := &podNet{t: t, cables: smctest.NewCables(t, 1)}
 	n.cfg = agent.Config{
 		Socket: filepath.Join(dir, port.SocketName), Cgroup: smctest.EnterCgroup(t, root),
 		Pins: filepath.Join(smctest.MountBPF(t), "gosmc"), NoOption: true, NoPort: true,
 	}
 	n.start()
 	t.Cleanup(func() { n.agent.Close() })
-	return n
 }
 
 func (n *podNet) start() {
@@ -144,7 +214,7 @@ func (n *podNet) start() {
 // pod starts a program at an end of the cable, in an empty root unless that is "".
 func (n *podNet) pod(end, uid int, root string) (p *smctest.Process) {
 	n.t.Helper()
-	n.cables.Run[end](func() { p = smctest.Start(n.t, "host-pod", root, strconv.Itoa(uid)) })
+	n.run[end](func() { p = smctest.Start(n.t, "host-pod", root, strconv.Itoa(uid)) })
 	return p
 }
 
@@ -168,8 +238,8 @@ func serveAt(p *smctest.Process, addr netip.Addr) string {
 
 const modeMoved = "map[SMC-D:%d]"
 
-// allMoved dials so many times, again and again until all connections of a round are moved: on a busy machine a
-// program may take too long for its answer, and TCP is right then.
+// allMoved dials so many times, again and again until all connections of a round are moved: on a busy
+// machine a program may take too long for its answer, and TCP is right then.
 func allMoved(t testing.TB, client *smctest.Process, where string, count int) {
 	t.Helper()
 	smctest.Eventually(t, time.Minute, "a round in which all connections are moved", func() bool {
@@ -182,12 +252,13 @@ func allMoved(t testing.TB, client *smctest.Process, where string, count int) {
 	})
 }
 
-// TestPods has two users in two network namespaces, in roots with nothing in them, without capabilities: all
-// connections are moved, over both families. The agent is closed and started again meanwhile.
+// TestPods has two users in two network namespaces, in roots with nothing in them, without
+// capabilities: all connections are moved, over both families. The agent is closed and started again
+// meanwhile.
 func TestPods(t *testing.T) {
 	n := newPodNet(t)
 	server, client := n.pod(0, userA, emptyRoot(t)), n.pod(1, userB, emptyRoot(t))
-	for _, addr := range []netip.Addr{n.cables.Addr[0][0], n.cables.Six[0][0]} {
+	for _, addr := range n.addr {
 		where := serveAt(server, addr)
 		allMoved(t, client, where, 100)
 	}
@@ -195,7 +266,7 @@ func TestPods(t *testing.T) {
 	if err != nil || s.Introductions.Introduced == 0 || s.Introductions.Namespaces != 3 {
 		t.Errorf("status %+v, %v; want introductions, and rooms in three namespaces", s.Introductions, err)
 	}
-	where := serveAt(server, n.cables.Addr[0][0])
+	where := serveAt(server, n.addr[0])
 	client.Say("hold %s", where)
 	if got := client.Hear("holding"); got != "SMC-D" {
 		t.Errorf("a connection is %s", got)
@@ -217,7 +288,7 @@ func TestPods(t *testing.T) {
 func TestPodsEnd(t *testing.T) {
 	n := newPodNet(t)
 	server, client := n.pod(0, userA, ""), n.pod(1, userB, "")
-	where := serveAt(server, n.cables.Addr[0][0])
+	where := serveAt(server, n.addr[0])
 	client.Say("hold %s", where)
 	client.Hear("holding")
 	client.Kill()
@@ -228,4 +299,97 @@ func TestPodsEnd(t *testing.T) {
 	})
 	client = n.pod(1, userB, "")
 	allMoved(t, client, where, 10)
+}
+
+// newNATNet is a podNet whose ends are joined by a router, in a namespace of its own. The router translates the
+// address and the port of a service to those of the server, and hides the client behind its own address.
+func newNATNet(t testing.TB) (n *podNet, service string, route func(port string)) {
+	t.Helper()
+	needRoot(t)
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: %v", tool, err)
+		}
+	}
+	n = &podNet{t: t, addr: []netip.Addr{netip.MustParseAddr("10.98.0.2")}}
+	router, _ := smctest.EnterNamespace(t)
+	in := func(run func(func()), line string) {
+		t.Helper()
+		var out []byte
+		var err error
+		words := strings.Fields(line)
+		run(func() { out, err = exec.Command(words[0], words[1:]...).CombinedOutput() })
+		if err != nil {
+			t.Fatalf("%s: %v: %s", line, err, out)
+		}
+	}
+	for end := range n.run {
+		var name string
+		n.run[end], name = smctest.EnterNamespace(t)
+		in(router, fmt.Sprintf("ip link add v%d type veth peer name p%d", end, end))
+		in(router, fmt.Sprintf("ip link set p%d netns %s", end, name))
+		in(router, fmt.Sprintf("ip addr add 10.98.%d.1/24 dev v%d", end, end))
+		in(router, fmt.Sprintf("ip link set v%d up", end))
+		in(n.run[end], "ip link set lo up")
+		in(n.run[end], fmt.Sprintf("ip addr add 10.98.%d.2/24 dev p%d", end, end))
+		in(n.run[end], fmt.Sprintf("ip link set p%d up", end))
+		in(n.run[end], fmt.Sprintf("ip route add default via 10.98.%d.1", end))
+	}
+	var err error
+	router(func() { err = os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	in(router, "nft add table ip gosmc")
+	in(router, "nft add chain ip gosmc pre { type nat hook prerouting priority -100 ; }")
+	in(router, "nft add chain ip gosmc post { type nat hook postrouting priority 100 ; }")
+	in(router, "nft add rule ip gosmc post masquerade")
+	n.prepare()
+	return n, "10.96.0.1:6379", func(port string) {
+		in(router, "nft add rule ip gosmc pre ip daddr 10.96.0.1 tcp dport 6379 dnat to 10.98.0.2:"+port)
+	}
+}
+
+// TestPodsNAT connects to a service address, and is hidden behind another address. Neither end sees the other's.
+func TestPodsNAT(t *testing.T) {
+	n, service, route := newNATNet(t)
+	server, client := n.pod(0, userA, emptyRoot(t)), n.pod(1, userB, emptyRoot(t))
+	_, port, _ := net.SplitHostPort(serveAt(server, n.addr[0]))
+	route(port)
+	allMoved(t, client, service, 100)
+}
+
+// TestPodsRivals has a process of a third user in each namespace, which listens, dials, and has a device of its own:
+// each client has the bytes of its own server.
+func TestPodsRivals(t *testing.T) {
+	n := newPodNet(t)
+	var addrs []string
+	var clients []*smctest.Process
+	for uid := userA; uid < userA+3; uid++ {
+		server := n.pod(0, uid, emptyRoot(t))
+		addrs = append(addrs, serveAt(server, n.addr[0]))
+		clients = append(clients, n.pod(1, uid+10, emptyRoot(t)))
+	}
+	for i, c := range clients {
+		for j := range addrs {
+			allMoved(t, c, addrs[(i+j)%len(addrs)], 5)
+		}
+	}
+}
+
+// BenchmarkPods measures round trips, bulk and connections between two namespaces and two users, and TCP over the
+// same cable.
+func BenchmarkPods(b *testing.B) {
+	n := newPodNet(b)
+	server, client := n.pod(0, userA, ""), n.pod(1, userB, "")
+	where := serveAt(server, n.addr[0])
+	plain := n.pod(0, userA, "")
+	plain.Say("plain %v", netip.AddrPortFrom(n.addr[0], 0))
+	at, _, _ := strings.Cut(plain.Hear("listening"), " ")
+	for range b.N {
+		for name, addr := range map[string]string{"SMC-D": where, "TCP": at} {
+			client.Say("measure %s %s", name, addr)
+			b.Logf("%-6s %s", name, client.Hear("measured"))
+		}
+	}
 }

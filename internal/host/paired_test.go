@@ -26,8 +26,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// An addressKernel gives sockets pairing tokens that follow from their addresses: as good as those of the kernel
-// where nobody translates addresses and nobody lies.
+// An addressKernel gives sockets pairing tokens that follow from their addresses: as good as those of
+// the kernel where nobody translates addresses and nobody lies.
 type addressKernel struct {
 	agent string // path of the agent's socket
 	none  atomic.Bool
@@ -62,7 +62,8 @@ func (*addressKernel) Tokens(fd int) (mine, theirs uint64, err error) {
 	}
 	token := func(a, b unix.Sockaddr) uint64 {
 		x, y := a.(*unix.SockaddrInet4), b.(*unix.SockaddrInet4)
-		sum := sha256.Sum256(append(append([]byte{byte(x.Port), byte(x.Port >> 8), byte(y.Port), byte(y.Port >> 8)}, x.Addr[:]...), y.Addr[:]...))
+		ports := []byte{byte(x.Port), byte(x.Port >> 8), byte(y.Port), byte(y.Port >> 8)}
+		sum := sha256.Sum256(append(append(ports, x.Addr[:]...), y.Addr[:]...))
 		return binary.BigEndian.Uint64(sum[:])
 	}
 	return token(local, remote), token(remote, local), nil
@@ -83,7 +84,10 @@ type testAgent struct {
 
 func newTestAgent(t testing.TB) *testAgent {
 	t.Helper()
-	a := &testAgent{kernel: &addressKernel{agent: filepath.Join(t.TempDir(), "agent")}, users: introduce.Users{Mode: introduce.ModeAny}}
+	a := &testAgent{
+		kernel: &addressKernel{agent: filepath.Join(t.TempDir(), "agent")},
+		users:  introduce.Users{Mode: introduce.ModeAny},
+	}
 	a.start(t)
 	t.Cleanup(a.stop)
 	return a
@@ -100,7 +104,8 @@ func (a *testAgent) start(t testing.TB) {
 		},
 	})
 	var err error
-	if a.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: a.kernel.agent}); err != nil {
+	at := &net.UnixAddr{Net: "unixpacket", Name: a.kernel.agent}
+	if a.listener, err = net.ListenUnix("unixpacket", at); err != nil {
 		t.Fatal(err)
 	}
 	a.served = make(chan struct{})
@@ -181,8 +186,8 @@ func wantMode(t testing.TB, what string, c, s conn.Conn, mode conn.Mode) {
 	}
 }
 
-// TestPaired has hosts that the agent introduces. The second connection needs no agent, and each direction of
-// dialling has an introduction of its own.
+// TestPaired has hosts that the agent introduces. The second connection needs no agent, and each
+// direction of dialling has an introduction of its own.
 func TestPaired(t *testing.T) {
 	smctest.CheckLeaks(t)
 	a := newTestAgent(t)
@@ -203,8 +208,8 @@ func TestPaired(t *testing.T) {
 	wantMode(t, "a host with itself", c, s, conn.ModeSMCD)
 }
 
-// TestPairedAgentEnds ends the agent: connections go on, hosts that know each other need none, others use TCP. When it
-// is back they leave TCP again.
+// TestPairedAgentEnds ends the agent: connections go on, hosts that know each other need none, others
+// use TCP. When it is back they leave TCP again.
 func TestPairedAgentEnds(t *testing.T) {
 	smctest.CheckLeaks(t)
 	a := newTestAgent(t)
@@ -261,12 +266,15 @@ func TestPairedReasons(t *testing.T) {
 	}
 }
 
-// TestPairedPolicy has a server whose policy leaves one of its addresses out. Its refusal reaches the client.
+// TestPairedPolicy has a server whose policy leaves one of its addresses out. Its refusal reaches the
+// client.
 func TestPairedPolicy(t *testing.T) {
 	smctest.CheckLeaks(t)
 	a := newTestAgent(t)
 	x := newPairedHost(t, a)
-	y := newTestHost(t, Config{Dir: t.TempDir(), Pairing: a.kernel, Listen: config.Filter{Addresses: []string{"!127.0.0.2"}}})
+	y := newTestHost(t, Config{
+		Dir: t.TempDir(), Pairing: a.kernel, Listen: config.Filter{Addresses: []string{"!127.0.0.2"}},
+	})
 	l, err := y.Listen(context.Background(), "tcp4", "0.0.0.0:0", ListenOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -278,7 +286,8 @@ func TestPairedPolicy(t *testing.T) {
 		mode conn.Mode
 		why  clc.Diagnosis
 	}{{"127.0.0.2", conn.ModeTCP, clc.DiagRefused}, {"127.0.0.1", conn.ModeSMCD, clc.DiagNone}} {
-		c, err := x.Dial(boundedContext(t), "tcp", netip.AddrPortFrom(netip.MustParseAddr(tt.host), l.addr.Port()).String(), DialOptions{})
+		at := netip.AddrPortFrom(netip.MustParseAddr(tt.host), l.addr.Port())
+		c, err := x.Dial(boundedContext(t), "tcp", at.String(), DialOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,8 +305,8 @@ func TestPairedPolicy(t *testing.T) {
 	}
 }
 
-// TestPairedOneEnd has clients whose server, and servers whose client, asks for tokens and says nothing more. The bytes
-// of both are those of the application.
+// TestPairedOneEnd has clients whose server, and servers whose client, asks for tokens and says
+// nothing more. The bytes of both are those of the application.
 func TestPairedOneEnd(t *testing.T) {
 	smctest.CheckLeaks(t)
 	a := newTestAgent(t)
@@ -338,7 +347,8 @@ func TestPairedOneEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.Mode() != conn.ModeTCP || s.Reason().Code != clc.DiagPeerNoSMC && s.Reason().Code != clc.DiagNotAccepted {
+		why := s.Reason().Code
+		if s.Mode() != conn.ModeTCP || why != clc.DiagPeerNoSMC && why != clc.DiagNotAccepted {
 			t.Errorf("a silent client: %v %v", s.Mode(), s.Reason())
 		}
 		if !speaks {
@@ -353,7 +363,8 @@ func TestPairedOneEnd(t *testing.T) {
 	}
 }
 
-// TestPairedMany makes connections at once between several hosts, while the agent comes and goes. Each has its own bytes.
+// TestPairedMany makes connections at once between several hosts, while the agent comes and goes. Each
+// has its own bytes.
 func TestPairedMany(t *testing.T) {
 	smctest.CheckLeaks(t)
 	a := newTestAgent(t)

@@ -168,8 +168,8 @@ func (c *Client) Ask(role Role, fd uintptr, wait time.Duration) (*Question, erro
 	return q, nil
 }
 
-// Decline tells the process at the other end of a TCP connection, when it asks, that the connection is to be plain
-// TCP.
+// Decline tells the process at the other end of a TCP connection, when it asks, that the connection is
+// to be plain TCP.
 func (c *Client) Decline(role Role, fd uintptr, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,7 +221,10 @@ func (c *Client) run() {
 		}
 		a := Answer{Socket: -1, Reason: m.Reason}
 		if m.Kind == KindIntroduced {
-			a = Answer{Socket: fd, GID: m.GID, Secret: m.Secret, Process: m.Process, SameUser: m.SameUser, UID: int(m.UID), Group: int(m.Group)}
+			a = Answer{
+				Socket: fd, GID: m.GID, Secret: m.Secret, Process: m.Process,
+				SameUser: m.SameUser, UID: int(m.UID), Group: int(m.Group),
+			}
 			if c.same {
 				a.PID = int(m.PID)
 			}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -109,7 +110,10 @@ type bureau struct {
 func newBureau(t testing.TB, change ...func(*Config)) *bureau {
 	t.Helper()
 	k := &fakeKernel{tokens: make(map[uint64][2]uint64)}
-	cfg := Config{Verifier: k, Users: anyone, BootID: [16]byte{1}, Overcommit: func() uint8 { return 1 }, Identify: k.identify}
+	cfg := Config{
+		Verifier: k, Users: anyone, BootID: [16]byte{1},
+		Overcommit: func() uint8 { return 1 }, Identify: k.identify,
+	}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -561,6 +565,52 @@ func TestDeaf(t *testing.T) {
 		}
 	}
 	smctest.Eventually(t, patience, "the end of a deaf process", func() bool { return b.Status().Clients == 0 })
+}
+
+// TestUntrusted has another user listen at the path of the agent.
+func TestUntrusted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become another user")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(name, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := filepath.Join(dir, "agent")
+	listened := make(chan error)
+	end := make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread has another user
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 60001, ^uintptr(0)) // of this thread
+			if errno != 0 {
+				err = errno
+			}
+		}
+		if err == nil {
+			err = unix.Bind(fd, &unix.SockaddrUnix{Name: address})
+		}
+		if err == nil {
+			err = unix.Listen(fd, 1)
+		}
+		listened <- err
+		<-end
+		unix.Close(fd)
+		listened <- nil
+	}()
+	defer func() {
+		close(end)
+		<-listened
+	}()
+	if err := <-listened; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Dial(t.Context(), address, gidOf(1), anyone); !errors.Is(err, ErrNoAgent) {
+		t.Errorf("Dial: %v, want ErrNoAgent", err)
+	}
 }
 
 // TestVersions has an agent that speaks another version, and one that knows no introductions.

@@ -334,7 +334,7 @@ func (d *Device) runDial(key wire.ISMGID, dl *dialing, in *Introduction) {
 	var err error
 	switch {
 	case in != nil:
-		p, err = d.dialIntroduced(ctx, in)
+		p, err = dialIntroduced(ctx, d, in)
 	case d.dir == nil:
 		err = fmt.Errorf("%w: %v: this device has no directory", ErrDead, key)
 	default:
@@ -378,7 +378,7 @@ func (d *Device) start(p *Peer) {
 func (d *Device) enter(p *Peer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || len(d.dialed)+len(d.accepted) >= MaxPeers || d.crowdedLocked(p) {
+	if d.closed || len(d.dialed)+len(d.accepted) >= MaxPeers || crowdedLocked(d, p) {
 		return false
 	}
 	d.accepted[p] = struct{}{}

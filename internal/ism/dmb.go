@@ -59,7 +59,7 @@ func (p *Peer) NewDMB(size int, ring func()) (*DMB, error) {
 	if err := p.dev.room(size); err != nil {
 		return nil, err
 	}
-	if err := p.dev.strangerRoom(p, size); err != nil {
+	if err := strangerRoom(p.dev, p, size); err != nil {
 		return nil, err
 	}
 	if !p.dev.reserve(int64(size)) { // rule: TestBudget

@@ -150,7 +150,7 @@ func (d *Device) dialHello(c *conn, gid wire.ISMGID, in *Introduction) (*Peer, *
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := d.admits(cred, in); err != nil {
+	if err := admits(d, cred, in); err != nil {
 		c.refuse(err)
 		return nil, nil, err
 	}
@@ -231,7 +231,7 @@ func (d *Device) acceptHello(c *conn, in *Introduction) (*Peer, *offer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := d.admits(cred, in); err != nil {
+	if err := admits(d, cred, in); err != nil {
 		return nil, nil, err
 	}
 	o, err := d.newOffer()

@@ -64,7 +64,7 @@ func (d *Device) AcceptBy(in Introduction) {
 }
 
 // dialIntroduced makes the peering of an introduction.
-func (d *Device) dialIntroduced(ctx context.Context, in *Introduction) (*Peer, error) {
+func dialIntroduced(ctx context.Context, d *Device, in *Introduction) (*Peer, error) {
 	fd := in.Socket
 	in.Socket = -1 // the caller keeps nothing to close
 	if err := unix.SetNonblock(fd, true); err != nil {
@@ -88,7 +88,7 @@ func (c *conn) credOf(in *Introduction) (Cred, error) {
 
 // admits decides whether a process may be a peer. The agent has asked the policies of both processes
 // about an introduced one. Under strict overcommit the memory of another user can end this process.
-func (d *Device) admits(cred Cred, in *Introduction) error {
+func admits(d *Device, cred Cred, in *Introduction) error {
 	if in == nil {
 		return d.checkUser(cred)
 	}
@@ -113,37 +113,38 @@ func (o *overcommitMode) learn(strict bool) {
 }
 
 // isStranger reports whether the process is one of another user, that was introduced.
-func (p *Peer) isStranger() bool { return p.introduced != nil && !p.introduced.Own }
+func isStranger(p *Peer) bool { return p.introduced != nil && !p.introduced.Own }
 
-// sharesAccount reports whether two strangers may belong to one user, who can own a range of numbers.
-func (p *Peer) sharesAccount(q *Peer) bool {
+// shareAccount reports whether two strangers may belong to one user, who can own a range of numbers.
+func shareAccount(p, q *Peer) bool {
 	a, b := p.cred.UID, q.cred.UID
-	return q.isStranger() && (a == b || a >= 1<<16 && b >= 1<<16 && a>>16 == b>>16)
+	return isStranger(q) && (a == b || a >= 1<<16 && b >= 1<<16 && a>>16 == b>>16)
 }
 
 // crowdedLocked reports whether a stranger who is about to enter has too many peerings. d.mu is held.
-func (d *Device) crowdedLocked(p *Peer) bool {
-	if !p.isStranger() {
+func crowdedLocked(d *Device, p *Peer) bool {
+	if !isStranger(p) {
 		return false
 	}
 	own := 0
 	for q := range d.accepted {
-		if p.sharesAccount(q) {
+		if shareAccount(p, q) {
 			own++
 		}
 	}
 	return own >= maxStrangerPeers // rule: TestStrangerShare
 }
 
-// strangerRoom checks that a connection with a stranger leaves memory for others. The error matches [ErrBudget].
-func (d *Device) strangerRoom(p *Peer, size int) error {
-	if !p.isStranger() || d.maximum < 0 {
+// strangerRoom checks that a connection with a stranger leaves memory for others. The error matches
+// [ErrBudget].
+func strangerRoom(d *Device, p *Peer, size int) error {
+	if !isStranger(p) || d.maximum < 0 {
 		return nil
 	}
 	var own, mapped int64
 	for _, q := range d.peers() {
-		if p.sharesAccount(q) {
-			o, m := q.usage()
+		if shareAccount(p, q) {
+			o, m := usageOf(q)
 			own, mapped = own+o, mapped+m
 		}
 	}
@@ -153,8 +154,8 @@ func (d *Device) strangerRoom(p *Peer, size int) error {
 	return nil
 }
 
-// usage returns how many bytes of DMBs there are for the peer, and of the peer's memory here.
-func (p *Peer) usage() (own, mapped int64) {
+// usageOf returns how many bytes of DMBs there are for the peer, and of the peer's memory here.
+func usageOf(p *Peer) (own, mapped int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, seg := range p.segments {

@@ -45,7 +45,8 @@ func TestIntroduced(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := await(t, "PeerUp", rb.ups)
-	if s, ok := p.Secret(); !ok || s != secret || q.introduced == nil || q.Cred().UID != 60001 || p.Key() != dialler.Key || q.Key() != accepter.Key {
+	if s, ok := p.Secret(); !ok || s != secret || q.introduced == nil || q.Cred().UID != 60001 ||
+		p.Key() != dialler.Key || q.Key() != accepter.Key {
 		t.Errorf("peers %+v %+v", p.introduced, q.introduced)
 	}
 	d := mustDMB(t, q, 16<<10, nil)
@@ -67,8 +68,8 @@ func TestIntroduced(t *testing.T) {
 	}
 }
 
-// TestIntroducedTwice introduces two processes a second time: the peering that stands is used. A process that says
-// that it has the GID of another one does not take its place.
+// TestIntroducedTwice introduces two processes a second time: the peering that stands is used. A
+// process that says that it has the GID of another one does not take its place.
 func TestIntroducedTwice(t *testing.T) {
 	checkLeaks(t)
 	a, _ := openDevice(t, Config{})
@@ -111,8 +112,8 @@ func TestIntroducedRefusals(t *testing.T) {
 	eventually(t, "the end of Hellos", func() bool { return b.Stats().Refused >= 1 })
 }
 
-// TestIntroducedStrict introduces a process of another user where the kernel may refuse pages. A process that cannot
-// read the setting believes the agent.
+// TestIntroducedStrict introduces a process of another user where the kernel may refuse pages. A
+// process that cannot read the setting believes the agent.
 func TestIntroducedStrict(t *testing.T) {
 	checkLeaks(t)
 	a, _ := openDevice(t, Config{})

@@ -20,8 +20,9 @@ const (
 // descriptors and two goroutines.
 const MaxPeers = 1024
 
-// The processes of one other user, or of a range of users that one may own (subuid(5)), have a part of a device, so
-// that others are served, too: as many peerings that they have begun, and one part in strangerShare of the memory.
+// The processes of one other user, or of a range of users that one may own (subuid(5)), have a part of
+// a device, so that others are served, too: as many peerings that they have begun, and one part in
+// strangerShare of the memory.
 const (
 	maxStrangerPeers = 128
 	strangerShare    = 4

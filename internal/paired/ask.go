@@ -11,7 +11,9 @@ import (
 
 // ask asks the agent which process is at the other end of a connection. It returns no question and the
 // reason if that is not possible.
-func (p *Point) ask(ctx context.Context, d *ism.Device, raw syscall.RawConn, role introduce.Role) (*introduce.Question, clc.Diagnosis) {
+func (p *Point) ask(
+	ctx context.Context, d *ism.Device, raw syscall.RawConn, role introduce.Role,
+) (*introduce.Question, clc.Diagnosis) {
 	client, why := p.bureau.get(ctx, func() []string { return p.cfg.Kernel.Addresses(raw) }, d.GID())
 	if client == nil {
 		return nil, why
@@ -27,8 +29,8 @@ func (p *Point) ask(ctx context.Context, d *ism.Device, raw syscall.RawConn, rol
 	return q, clc.DiagNone
 }
 
-// decline has the agent tell the client of a connection that it is plain TCP. Without an agent the client finds out
-// by itself.
+// decline has the agent tell the client of a connection that it is plain TCP. Without an agent the
+// client finds out by itself.
 func (p *Point) decline(c *Candidate) {
 	d := p.cfg.Opened()
 	if d == nil {
@@ -40,7 +42,8 @@ func (p *Point) decline(c *Candidate) {
 	}
 	go func() {
 		defer p.retries.Add(-1)
-		client, _ := p.bureau.get(context.Background(), func() []string { return p.cfg.Kernel.Addresses(c.raw) }, d.GID())
+		addresses := func() []string { return p.cfg.Kernel.Addresses(c.raw) }
+		client, _ := p.bureau.get(context.Background(), addresses, d.GID())
 		if client != nil {
 			c.raw.Control(func(fd uintptr) { client.Decline(introduce.RoleServer, fd, claimTime) })
 		}

@@ -28,7 +28,9 @@ type bureau struct {
 
 // get returns the conversation, or the reason why there is none. A process with an agent that does not
 // answer waits for it now and then.
-func (b *bureau) get(ctx context.Context, addresses func() []string, gid wire.ISMGID) (*introduce.Client, clc.Diagnosis) {
+func (b *bureau) get(
+	ctx context.Context, addresses func() []string, gid wire.ISMGID,
+) (*introduce.Client, clc.Diagnosis) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c := b.client; c != nil {

@@ -76,7 +76,9 @@ func (p *Point) onAnswer(peer *ism.Peer, m Message) {
 // Await returns the peering with the process that has accepted a connection, or the reason why it is
 // to be plain TCP. paired reports whether the connection has tokens: then the peer is on this kernel,
 // and no other kind of SMC is for it. After an error the connection cannot be used.
-func (p *Point) Await(ctx context.Context, tcp *net.TCPConn) (peer *ism.Peer, paired bool, why clc.Diagnosis, err error) {
+func (p *Point) Await(
+	ctx context.Context, tcp *net.TCPConn,
+) (peer *ism.Peer, paired bool, why clc.Diagnosis, err error) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
 		return nil, false, clc.DiagNone, nil
@@ -141,7 +143,9 @@ func (c *call) outstanding() (peers []*ism.Peer) {
 // guessTime, or all say that they cannot, the agent is asked, too. At the end of AcceptTime all
 // requests are taken back. Only a peer's answer to that tells whether it was too late, so it is waited
 // for.
-func (c *call) await(ctx context.Context, device *ism.Device, raw syscall.RawConn) (*ism.Peer, clc.Diagnosis, error) {
+func (c *call) await(
+	ctx context.Context, device *ism.Device, raw syscall.RawConn,
+) (*ism.Peer, clc.Diagnosis, error) {
 	p := c.point
 	peers, full := p.known.at(c.dest)
 	for _, peer := range peers {

@@ -89,7 +89,8 @@ func (p *Point) Claim(tcp *net.TCPConn) (*Candidate, clc.Diagnosis) {
 // isMeant reports whether a peer has proved that it has the other end.
 func (c *Candidate) isMeant(e expectation) bool {
 	secret, _ := e.peer.Secret()
-	return e.proof == proofOf(secret, c.tokens.Theirs, c.tokens.Mine) // rule: TestProof
+	proof := proofOf(secret, c.tokens.Theirs, c.tokens.Mine)
+	return e.proof == proof // rule: TestProof: e.proof == proof -> true
 }
 
 // Peer returns the peering with the client, nil if none has said that it has made the connection.

@@ -40,11 +40,7 @@ type AgentKernel struct {
 // address says, and not after a SYN with a token was lost on the way to it: a firewall may drop it.
 func (k *AgentKernel) Ask(c syscall.RawConn, dest netip.AddrPort) bool {
 	now := time.Now()
-	k.mu.Lock()
-	lost, found := k.lost[dest]
-	skip := now.Sub(k.none) < agentPause || found && now.Sub(lost) < lostTime
-	k.mu.Unlock()
-	if skip {
+	if !k.mayAsk(dest, now) {
 		return false
 	}
 	err := errors.New("no socket")
@@ -55,6 +51,27 @@ func (k *AgentKernel) Ask(c syscall.RawConn, dest netip.AddrPort) bool {
 		k.mu.Unlock()
 	}
 	return err == nil
+}
+
+// mayAsk reports whether there is no reason against a token on the way to a server.
+func (k *AgentKernel) mayAsk(dest netip.AddrPort, now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	lost, found := k.lost[dest]
+	return now.Sub(k.none) >= agentPause && (!found || now.Sub(lost) >= lostTime) // rule: TestLostSYN
+}
+
+// note remembers a server to which a SYN with a token was lost.
+func (k *AgentKernel) note(cause pairing.Cause, remote netip.AddrPort) {
+	if cause != pairing.SentAgain {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.lost == nil || len(k.lost) >= maxDests {
+		k.lost = make(map[netip.AddrPort]time.Time)
+	}
+	k.lost[remote] = time.Now()
 }
 
 // causes are the reasons to give for the kernel's, where there is a better one than DiagNoToken.
@@ -74,14 +91,7 @@ func (k *AgentKernel) Read(c syscall.RawConn, remote netip.AddrPort) (Tokens, cl
 	if err != nil {
 		return Tokens{}, clc.DiagNoToken
 	}
-	if cause == pairing.SentAgain { // rule: TestLostSYN
-		k.mu.Lock()
-		if k.lost == nil || len(k.lost) >= maxDests {
-			k.lost = make(map[netip.AddrPort]time.Time)
-		}
-		k.lost[remote] = time.Now()
-		k.mu.Unlock()
-	}
+	k.note(cause, remote)
 	why, ok := causes[cause]
 	if !ok {
 		why = clc.DiagNoToken

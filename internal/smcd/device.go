@@ -30,8 +30,8 @@ func Open(cfg ism.Config, groups *Groups, spin time.Duration) (*Device, error) {
 	return &Device{Device: d, groups: groups, spin: spin, tcp: w}, nil
 }
 
-// NewPath returns a path to the process behind a peering of the device. seid is the system EID that is offered if
-// the host knows none, such as in a container without /proc; zero for none.
+// NewPath returns a path to the process behind a peering of the device. seid is the system EID that is
+// offered if the host knows none, such as in a container without /proc; zero for none.
 func (d *Device) NewPath(peer *ism.Peer, seid wire.EID) *Path {
 	return &Path{device: d, peer: peer, seid: seid}
 }

@@ -234,8 +234,8 @@ var reasons = []Reason{
 		Code:     DiagNotLocal,
 		Tag:      "NOT_LOCAL",
 		Sentence: "The peer's address is not in this network namespace, and nothing here can signal SMC over the network.",
-		Cause:    "The peer is on another host, or in another network namespace or container of this one: the local rendezvous works within one.",
-		Advice:   "For another host, start the agent (gosmc agent) as root on both. Programs of one machine need one network namespace.",
+		Cause:    "The peer is on another host, or in another network namespace or container of this one, and no agent runs here.",
+		Advice:   "Start the agent (gosmc agent) as root: here for containers and namespaces of this machine, on both hosts for another one.",
 		Local:    true,
 		wire:     DiagPeerNoSMC,
 	}, {
