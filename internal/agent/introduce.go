@@ -223,7 +223,7 @@ func (i *introducer) tidy() {
 		inhabited := inhabitedNamespaces()
 		i.mu.Lock()
 		for netns, r := range i.rooms {
-			if netns != i.own && inhabited[r.inode] == "" { // rule: TestRoomCloses
+			if netns != i.own && inhabited[r.inode] == "" { // rule: internal/host TestPodsEnd
 				i.closeRoomLocked(netns, r)
 			}
 		}

@@ -157,7 +157,10 @@ func (h *Host) openControlLocked() {
 type fabricHandler Host
 
 // PeerUp implements [ism.Handler].
-func (h *fabricHandler) PeerUp(p *ism.Peer) { (*Host)(h).addEnd(smcd.Peering{Peer: p}) }
+func (h *fabricHandler) PeerUp(p *ism.Peer) {
+	(*Host)(h).addEnd(smcd.Peering{Peer: p})
+	h.pairing.PeerUp(p)
+}
 
 // Signal implements [ism.Handler]: a message of the rendezvous, or of a process that was introduced. Such a
 // process may be of another user, and has no part in the rendezvous.

@@ -166,11 +166,11 @@ func through(c net.Conn, size int, seed uint64) error {
 
 // A podNet is two network namespaces with a cable, and an agent outside of both.
 type podNet struct {
-	t      testing.TB
-	run    [2]func(func())
-	addr   []netip.Addr // of the server, at end 0
-	cfg    agent.Config
-	agent  *agent.Agent
+	t     testing.TB
+	run   [2]func(func())
+	addr  []netip.Addr // of the server, at end 0
+	cfg   agent.Config
+	agent *agent.Agent
 }
 
 func newPodNet(t testing.TB) *podNet {

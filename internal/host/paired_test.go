@@ -22,6 +22,8 @@ import (
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/paired"
+	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/smcd"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -414,4 +416,50 @@ func TestNoDirectory(t *testing.T) {
 	c, s := pairUp(t, h(), listenPaired(t, h()))
 	wantMode(t, "without a directory", c, s, conn.ModeSMCD)
 	exchange(t, c, s)
+}
+
+// TestPairedNoRDMA has hosts that are configured for SMC-R with each other. With a peer on this kernel they use none,
+// and no byte of CLC reaches a program.
+func TestPairedNoRDMA(t *testing.T) {
+	smctest.CheckLeaks(t)
+	a := newTestAgent(t)
+	h := func() *Host {
+		return newTestHost(t, Config{
+			Dir: t.TempDir(), Pairing: a.kernel, UEIDs: []string{"TEST.EID1"}, SMCRPeers: []string{"127.0.0.0/8"},
+		})
+	}
+	x, y := h(), h()
+	l := listenPaired(t, y)
+	a.stop()
+	c, s := pairUp(t, x, l)
+	wantMode(t, "without an agent", c, s, conn.ModeTCP)
+	if c.Reason().Code != clc.DiagNoAgent {
+		t.Errorf("reason %v, want %v", c.Reason(), clc.DiagNoAgent)
+	}
+	exchange(t, c, s)
+	a.start(t)
+	smctest.Eventually(t, 20*time.Second, "SMC-D with the next agent", func() bool {
+		c, s := pairUp(t, x, l)
+		exchange(t, c, s)
+		return c.Mode() == conn.ModeSMCD
+	})
+}
+
+// TestIntroducedNoRendezvous has an introduced process send a message of the rendezvous, which believes that its
+// user is known: the peering ends.
+func TestIntroducedNoRendezvous(t *testing.T) {
+	smctest.CheckLeaks(t)
+	a := newTestAgent(t)
+	c, s := pairUp(t, newPairedHost(t, a), listenPaired(t, newPairedHost(t, a)))
+	wantMode(t, "before", c, s, conn.ModeSMCD)
+	peer := c.Association().(smcd.Peering).Peer
+	m := rendezvous.Message{Kind: rendezvous.Expect, ID: 1, Dest: netip.MustParseAddrPort("127.0.0.1:1")}
+	if err := peer.Send(m.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-peer.Done():
+	case <-time.After(20 * time.Second):
+		t.Error("the message is taken")
+	}
 }

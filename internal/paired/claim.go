@@ -131,7 +131,7 @@ func (c *Candidate) Await(ctx context.Context) clc.Diagnosis {
 		return clc.DiagClosing
 	}
 	p.waiting[c.name] = c
-	acquainted := len(p.peers) > 0
+	acquainted := len(p.peers) > 0 // rule: TestCalls: len(p.peers) > 0 -> false
 	p.mu.Unlock()
 	why := c.await(ctx, acquainted)
 	p.mu.Lock()

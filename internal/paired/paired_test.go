@@ -61,7 +61,11 @@ func newSide(t *testing.T, tokens Tokens) *side {
 	return s
 }
 
-func (s *side) PeerUp(p *ism.Peer) { s.ups <- p }
+func (s *side) PeerUp(p *ism.Peer) {
+	s.point.PeerUp(p)
+	s.ups <- p
+}
+
 func (s *side) Signal(p *ism.Peer, payload []byte) {
 	if err := s.point.Signal(p, payload); err != nil {
 		s.bad <- err
@@ -331,8 +335,8 @@ func TestTimeout(t *testing.T) {
 	c, _ := connect(t)
 	client.point.known.add(remoteOf(c), p)
 	peer, paired, why, err := client.point.Await(context.Background(), c)
-	if peer != nil || !paired || why != clc.DiagNoAgent || err != nil {
-		t.Errorf("%v, %v, %v, %v; want %v", peer, paired, why, err, clc.DiagNoAgent)
+	if peer != nil || !paired || why != clc.DiagNotAccepted || err != nil {
+		t.Errorf("%v, %v, %v, %v; want %v", peer, paired, why, err, clc.DiagNotAccepted)
 	}
 	server.point.mu.Lock()
 	defer server.point.mu.Unlock()

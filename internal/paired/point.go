@@ -38,7 +38,7 @@ type Config struct {
 }
 
 // A Point is one host's part. Its methods may be called from any goroutine. Its host calls
-// [Point.Signal] and [Point.PeerGone] as the device tells it.
+// [Point.PeerUp], [Point.Signal] and [Point.PeerGone] as the device tells it.
 type Point struct {
 	cfg     Config
 	bureau  bureau
@@ -107,6 +107,18 @@ func (p *Point) Signal(peer *ism.Peer, payload []byte) error {
 		p.onAnswer(peer, m)
 	}
 	return nil
+}
+
+// PeerUp notes an introduced process that has begun a peering, and may connect.
+func (p *Point) PeerUp(peer *ism.Peer) {
+	if _, introduced := peer.Secret(); !introduced {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.peers[peer] == nil && peer.Err() == nil {
+		p.peers[peer] = make(map[uint64]Name)
+	}
 }
 
 // PeerGone forgets a peering, which has ended.
