@@ -54,6 +54,8 @@ var typeFiles = map[string]exception{
 	"internal/dissect.Tracker":           {11, "one table of everything that is seen; to be split into TCP, links and connections"},
 	"internal/dissect/render.walker":     {5, "one method for each type of message"},
 	"internal/host.Host":                 {13, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
+	"internal/ism.Device":                {5, "verbs of a device, and the peerings that it makes and is introduced to"},
+	"internal/ism.Peer":                  {5, "one peering: messages, buffers, doorbells and its introduction"},
 	"internal/link.Carrier":              {8, "one connection on its links: sending, receiving and moving need the same lock"},
 	"internal/link.Group":                {6, "links and RMBs of a group under one lock"},
 	"internal/link.Link":                 {6, "one queue pair: sending and receiving need the same lock"},
