@@ -200,7 +200,7 @@ func (i *introducer) hasRoom(netns uint64, whose account, limited bool) bool {
 			own++
 		}
 	}
-	return len(i.rooms) < maxRooms && (!limited || own < maxAccountRooms) // rule: TestRooms
+	return len(i.rooms) < maxRooms && (!limited || own < maxAccountRooms) // rule: TestRooms: own < maxAccountRooms -> own >= 0
 }
 
 // tidy closes the rooms of namespaces in which no process is any more, again and again. A socket keeps its

@@ -132,7 +132,7 @@ func crowdedLocked(d *Device, p *Peer) bool {
 			own++
 		}
 	}
-	return own >= maxStrangerPeers // rule: TestStrangerShare
+	return own >= maxStrangerPeers // rule: TestStrangerShare: own >= maxStrangerPeers -> own < 0
 }
 
 // strangerRoom checks that a connection with a stranger leaves memory for others. The error matches

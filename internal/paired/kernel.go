@@ -58,7 +58,7 @@ func (k *AgentKernel) mayAsk(dest netip.AddrPort, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	lost, found := k.lost[dest]
-	return now.Sub(k.none) >= agentPause && (!found || now.Sub(lost) >= lostTime) // rule: TestLostSYN
+	return now.Sub(k.none) >= agentPause && (!found || now.Sub(lost) >= lostTime) // rule: TestLostSYN: now.Sub(lost) >= lostTime -> now.Sub(lost) >= 0
 }
 
 // note remembers a server to which a SYN with a token was lost.

