@@ -90,7 +90,7 @@ Exit status: 0 when interrupted, 1 if something is missing, which it names; with
 	fl.StringSliceVar(&f.groups, "group", nil, "`groups` whose members may")
 	fl.BoolVar(&f.everyone, "everyone", false, "every user may")
 	fl.BoolVar(&f.noOption, "no-option", false, "do not attach programs for TCP option 254")
-	fl.BoolVar(&f.noIntroduce, "no-introduce", false, "do not introduce programs to each other")
+	fl.BoolVar(&f.noIntroduce, "no-introduce", false, "do not introduce programs to each other, and pair no sockets")
 	fl.StringSliceVar(&f.introduce, "introduce", []string{"any"}, "`users` whose programs are introduced to those of others: any, same, or names and numbers, @ before a group")
 	fl.BoolVar(&f.noPairing, "no-pairing", false, "do not pair sockets")
 	fl.BoolVar(&f.noPort, "no-port", false, "do not share ports")
@@ -122,7 +122,7 @@ func (f *agentFlags) serve(cmd *cobra.Command) error {
 		handler = slog.NewJSONHandler(cmd.ErrOrStderr(), nil)
 	}
 	return agent.Serve(cmd.Context(), agent.Config{
-		Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPairing: f.noPairing, NoPort: f.noPort, Policy: policy, Logger: slog.New(handler),
+		Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPairing: f.noPairing || f.noIntroduce, NoPort: f.noPort, Policy: policy, Logger: slog.New(handler),
 		NoIntroduce: f.noIntroduce, Introduce: users,
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -68,7 +69,7 @@ func TestAgentSMCR(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	killed := startAgentProcess(t, flags...)
+	killed := startAgentProcess(t, slices.Concat(flags, []string{"--no-introduce"})...) // or it would be SMC-D
 	servers, client := address(), newHost()
 	from := &net.TCPAddr{IP: net.ParseIP(address())}
 	type connection struct{ client, server *smc.Conn }
