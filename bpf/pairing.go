@@ -29,7 +29,6 @@ func newPairing(maps map[string]*ebpf.Map) (p *Pairing, err error) {
 	if err := secret.Lookup(uint32(0), &key); err != nil {
 		return nil, fmt.Errorf("bpf: secret: %w", err)
 	}
-	// rule: TestPairingUpgrade: key == ([16]byte{}) -> true
 	if key == ([16]byte{}) { // not one of an earlier agent, whose connections are being made
 		rand.Read(key[:])
 		if err := secret.Put(uint32(0), key); err != nil {
@@ -123,7 +122,7 @@ func (p *Pairing) Read(fd int) (s Socket, err error) {
 	if err != nil {
 		return s, err
 	}
-	if cause != pairing.Paired { // rule: TestRequestErrors
+	if cause != pairing.Paired { // rule: TestSelfConnectTokens
 		return s, &UnpairedError{cause}
 	}
 	s.Tokens = tokens
