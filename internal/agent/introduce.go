@@ -161,7 +161,7 @@ func (i *introducer) enter(r bpf.Report, inhabited map[uint64]string) {
 	if r.Process != 0 {
 		inode, err = inNamespaceOf(r.Process, r.Netns, open)
 	}
-	if err != nil && errors.Is(err, errOtherNamespace) && r.Netns != i.own {
+	if r.Process == 0 { // which takes long, so not for processes that ask and end at once
 		if inhabited == nil {
 			inhabited = inhabitedNamespaces()
 		}
