@@ -60,7 +60,7 @@ func (s *supervisor) watchLoops(quit <-chan struct{}) {
 
 // logWarning writes to the log of the system, if it has one. A supervisor has no terminal.
 func logWarning(text string) {
-	w, err := syslog.New(syslog.LOG_WARNING|syslog.LOG_DAEMON, "gosmc run")
+	w, err := syslog.New(syslog.LOG_WARNING|syslog.LOG_DAEMON, "gosmc")
 	if err != nil {
 		return
 	}
