@@ -24,6 +24,7 @@ var ownExits = map[string][]exitStatus{
 	"bench":     {{exitFailure, "some other failure; with --check, a must is missed"}},
 	"connect":   {{exitFellBack, "the connection is less than --require wants"}},
 	"device":    {{exitFailure, noDir}},
+	"doctor":    {{exitFailure, "a finding is a warning or a failure; or some other failure"}},
 	"dump":      {{exitFailure, "some other failure, such as that a file could not be read to its end"}, {exitProblems, "--problems has found some"}},
 	"go":        {{exitFailure, "some other failure, such as a toolchain whose package net is not known"}},
 	"info":      {{exitFailure, "shared memory cannot be used here, and the table says why; or some other failure"}},
@@ -35,7 +36,8 @@ var ownExits = map[string][]exitStatus{
 		{exitFellBack, "with --require: the program could only use TCP; with --explain: the connection would be TCP"},
 		{exitNotExecutable, "PROGRAM was found and cannot be executed"}, {exitNotFound, "PROGRAM was not found"},
 	},
-	"ss":    {{exitFailure, noDir}, {exitFellBack, "a connection that is shown does not use the mode of --require"}},
+	"ss": {{exitFailure, noDir}, {exitFellBack,
+		"a connection that is shown does not use the mode of --require"}},
 	"stats": {{exitFailure, noDir}},
 }
 

@@ -97,7 +97,8 @@ var verbGroups = []struct {
 	verbs []string
 }{
 	{"Use:", []string{"run", "service", "go", "connect", "listen", "demo"}},
-	{"Look:", []string{"doctor", "ss", "stats", "info", "reason", "dump", "linkgroup", "link", "device", "bench"}},
+	{"Look:", []string{"doctor", "ss", "stats", "info", "reason", "dump", "linkgroup", "link", "device",
+		"bench"}},
 	{"Set:", []string{"off", "on", "policy", "ueid", "seid", "pnet"}},
 	{"Serve:", []string{"agent", "metrics"}},
 }
@@ -128,8 +129,8 @@ func newRootCommand() *cobra.Command {
 		Long: `gosmc shows, tries and measures Shared Memory Communications (SMC): TCP connections
 whose bytes travel through shared memory (SMC-D) or by RDMA (SMC-R).
 
-Start with 'gosmc demo'. Then 'gosmc run PROGRAM' starts a program whose connections leave TCP, 'gosmc ss' shows them,
-and 'gosmc doctor' says what keeps others on TCP.
+Start with 'gosmc demo'. Then 'gosmc run PROGRAM' starts a program whose connections leave TCP, 'gosmc ss'
+shows them, and 'gosmc doctor' says what keeps others on TCP.
 
 Exit status: 0 for success, 2 for a command line that is not understood, 3 when --require is not met, 4 when
 dump --problems has found some, 1 for every other failure. Errors go to standard error. All that is printed can be
@@ -164,10 +165,12 @@ had as JSON, with --json.`,
 	root.SetHelpCommand(newHelpCommand())
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
-		newSSCommand(), newInfoCommand(), newStatsCommand(), newReasonCommand(), newDumpCommand(),
+		newSSCommand(), newInfoCommand(), newStatsCommand(), newReasonCommand(), newDoctorCommand(),
+		newDumpCommand(),
 		newLinkGroupCommand(), newLinkCommand(), newDeviceCommand(),
 		newPolicyCommand(), newUEIDCommand(), newSEIDCommand(), newPNETCommand(),
-		newRunCommand(), newGoCommand(), newServiceCommand(), newOffCommand(), newOnCommand(), newAgentCommand(), newBenchCommand(), newVersionCommand(),
+		newRunCommand(), newGoCommand(), newServiceCommand(), newOffCommand(), newOnCommand(),
+		newAgentCommand(), newBenchCommand(), newVersionCommand(),
 	)
 	root.AddCommand(newHiddenCommands()...)
 	root.AddCommand(newManCommand())

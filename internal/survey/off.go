@@ -91,3 +91,14 @@ func dirsOfSockets(text string) (dirs []string) {
 	}
 	return dirs
 }
+
+// Off returns the run directories that are switched off, of those in which somebody looks: dir, or
+// all that [Dirs] finds if it is empty.
+func Off(dir string) (off []string) {
+	for _, d := range dirs(dir) {
+		if rundir.IsOff(d) {
+			off = append(off, d)
+		}
+	}
+	return off
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/survey"
+)
+
+// doctor runs 'gosmc doctor' for the run directory of an environment.
+func doctor(t *testing.T, environ []string, args ...string) doctorReport {
+	t.Helper()
+	dir := ""
+	for _, v := range environ {
+		if value, ok := strings.CutPrefix(v, "GOSMC_DIR="); ok {
+			dir = value
+		}
+	}
+	cmd := exec.Command(os.Args[0], append([]string{"doctor", "--json", "--dir", dir}, args...)...)
+	cmd.Env = environ
+	out, err := cmd.Output()
+	var r doctorReport
+	if e := json.Unmarshal(out, &r); e != nil {
+		t.Fatalf("gosmc doctor %q: %v, %v, %s", args, err, e, out)
+	}
+	status := exitOK
+	if e, ok := errors.AsType[*exec.ExitError](err); ok {
+		status = e.ExitCode()
+	}
+	if want := map[bool]int{true: exitOK, false: exitFailure}[r.Healthy]; status != want {
+		t.Errorf("gosmc doctor %q = %d, want %d with %+v", args, status, want, r)
+	}
+	return r
+}
+
+// bad returns the findings that are no ok, as "check: text -> fix".
+func (r *doctorReport) bad() (list []string) {
+	for _, f := range r.Findings {
+		if f.Level != levelOK {
+			list = append(list, f.Check+": "+f.Text+" -> "+f.Fix)
+		}
+	}
+	return list
+}
+
+// wantOnly checks that a report has one warning or failure, with some words in it.
+func wantOnly(t *testing.T, r doctorReport, words ...string) {
+	t.Helper()
+	bad := r.bad()
+	if len(bad) != 1 {
+		t.Errorf("findings %q of %+v, want one with %q", bad, r, words)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(bad[0], w) {
+			t.Errorf("finding %q, want %q in it", bad[0], w)
+		}
+	}
+}
+
+// A healthy machine has no finding but ok; a fault in the settings is named, with its remedy.
+func TestDoctorSettings(t *testing.T) {
+	environ := runEnviron(t)
+	if r := doctor(t, environ); !r.Healthy || len(r.bad()) > 0 || len(r.Findings) < 2 {
+		t.Errorf("on a healthy machine the findings are %+v", r)
+	}
+	file := filepath.Join(t.TempDir(), "gosmc.conf")
+	for _, tt := range []struct {
+		text, environ string
+		want          []string
+	}{
+		{"frobnicate yes\n", "", []string{"configuration", "frobnicate", "gosmc policy"}},
+		{"smc off\n", "", []string{"off", "SMC is switched off (smc: ", "sudo gosmc on"}},
+		{"", config.EnvDisabled + "=1", []string{"off", "$GOSMC_DISABLED"}},
+	} {
+		if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		wantOnly(t, doctor(t, append(slices.Clone(environ), config.EnvFile+"="+file, tt.environ)), tt.want...)
+	}
+	r := doctor(t, append(slices.Clone(environ), "GOSMC_DIR=/nonexistent/x"))
+	if bad := r.bad(); len(bad) == 0 || !strings.Contains(strings.Join(bad, "\n"), "Set GOSMC_DIR to a directory that belongs to this user") {
+		t.Errorf("without a run directory the findings are %q", bad)
+	}
+}
+
+// A run directory that was switched off is named, whatever is configured.
+func TestDoctorOff(t *testing.T) {
+	environ := runEnviron(t)
+	dir := strings.TrimPrefix(environ[len(environ)-1], "GOSMC_DIR=")
+	if out, err := runCommand(t, environ, "true").CombinedOutput(); err != nil { // which makes the directory one that is used
+		t.Fatalf("%v, %s", err, out)
+	}
+	if got := survey.Switch(dir, true); len(got) != 1 || got[0].Error != "" || !got[0].Changed {
+		t.Fatalf("switching off: %+v", got)
+	}
+	r := doctor(t, environ)
+	if bad := r.bad(); len(bad) == 0 || !strings.Contains(bad[0], "The run directory "+dir+" is switched off") || !strings.HasSuffix(bad[0], "-> sudo gosmc on") {
+		t.Errorf("the findings are %+v", r)
+	}
+	if got := survey.Switch(dir, false); len(got) != 1 || got[0].Error != "" {
+		t.Errorf("switching on: %+v", got)
+	}
+}
+
+// A client that was not started by 'gosmc run', and a supervisor that was killed, are named with
+// their processes; so is a server by its address, and a program by its process ID.
+func TestDoctorSupervisor(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3")
+	}
+	environ := runEnviron(t)
+	server := startTalker(t, runCommand(t, environ, python, "-c", echoProgram))
+	line, err := server.out.ReadString('\n')
+	port, socket, ok := strings.Cut(strings.TrimSpace(line), " ")
+	if err != nil || !ok {
+		t.Fatalf("the server says %q, %v", line, err)
+	}
+	address, serverPID := "127.0.0.1:"+port, strconv.Itoa(server.cmd.Process.Pid)
+	client := startTalker(t, runCommand(t, environ, python, "-c", echoProgram, port))
+	client.exchange(t, "over a pair")
+	for _, args := range [][]string{nil, {address}, {serverPID}} {
+		if r := doctor(t, environ, args...); !r.Healthy {
+			t.Errorf("gosmc doctor %q with a connection outside TCP: %q", args, r.bad())
+		}
+	}
+
+	bare := exec.Command(python, "-c", echoProgram, port)
+	bare.Env = environ
+	other := startTalker(t, bare)
+	other.exchange(t, "over TCP")
+	for _, args := range [][]string{nil, {address}, {serverPID}} {
+		wantOnly(t, doctor(t, environ, args...), "connections: Port "+port, "1 connection stay TCP, PEER_NO_SMC", "The client, "+strconv.Itoa(bare.Process.Pid)+"/", "gosmc run")
+	}
+	wantOnly(t, doctor(t, environ, strconv.Itoa(bare.Process.Pid)), "program: "+strconv.Itoa(bare.Process.Pid), "was not started by 'gosmc run'")
+
+	if err := unix.Kill(supervisorOf(t, socket), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r := doctor(t, environ)
+	if bad := strings.Join(r.bad(), "\n"); !strings.Contains(bad, "supervisor: "+serverPID+" ") || !strings.Contains(bad, "its supervisor has ended") {
+		t.Errorf("with a supervisor that was killed the findings are %q", bad)
+	}
+	r = doctor(t, environ, address)
+	if bad := strings.Join(r.bad(), "\n"); !strings.Contains(bad, "its supervisor has ended") || !strings.Contains(bad, "-> start the server again") {
+		t.Errorf("of its server they are %q", bad)
+	}
+}
+
+// Servers that nobody moves are named by the step that decides.
+func TestDoctorServer(t *testing.T) {
+	environ := runEnviron(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	wantOnly(t, doctor(t, environ, l.Addr().String()), "server: "+l.Addr().String(), "it is a Go program", "-> a Go program: 'gosmc go build'")
+	wantOnly(t, doctor(t, environ, "127.0.0.1:1"), "nobody listens", "start the server")
+	for _, tt := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"nowhere"}, exitUsage, "want HOST:PORT"}, {[]string{"1", "2"}, exitUsage, `takes one HOST:PORT or PID`}, {[]string{"999999999"}, exitFailure, "there is no process"}, {[]string{"-1"}, exitUsage, "no flag -1"},
+	} {
+		if got := gosmc(t, "", append([]string{"doctor"}, tt.args...)...); got.code != tt.code || !strings.Contains(got.stderr, tt.text) {
+			t.Errorf("gosmc doctor %q = %d, %q; want %d, %q", tt.args, got.code, got.stderr, tt.code, tt.text)
+		}
+	}
+}
+
+// --fix prints the remedies alone.
+func TestDoctorFix(t *testing.T) {
+	r := doctorReport{Findings: []finding{{levelOK, "a", "fine", "not this"}, {levelWarn, "b", "old", "restart"}, {levelFail, "c", "broken\x1b", "sudo gosmc on"}, {levelWarn, "d", "?", ""}}}
+	var text, fixes strings.Builder
+	if err := errors.Join(r.write(&text), r.writeFixes(&fixes)); err != nil {
+		t.Fatal(err)
+	}
+	if want := "ok    fine\n      -> not this\nWARN  old\n      -> restart\nFAIL  broken?\n      -> sudo gosmc on\nWARN  ?\n"; text.String() != want {
+		t.Errorf("findings are printed as\n%s\nwant\n%s", text.String(), want)
+	}
+	if want := "restart\nsudo gosmc on\n"; fixes.String() != want {
+		t.Errorf("--fix prints %q, want %q", fixes.String(), want)
+	}
+	if err := r.verdict(); err == nil || err.Error() != "2 warnings, 1 failure" {
+		t.Errorf("verdict %v", err)
+	}
+}
