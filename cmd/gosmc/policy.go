@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/run/inspect"
 )
 
 // A policyReport is the output of policy --json.
@@ -49,28 +50,88 @@ stays TCP, with the reason NOT_ALLOWED. 'gosmc run --explain HOST:PORT' says wha
 			}
 			return t.write(cmd.OutOrStdout())
 		})
-	change(cmd, "add WORD VALUE", "Add a line to the configuration file", "listen-port 8000-8999", 2, func(f *config.File, args []string) error {
-		if err := isPolicy(args[0]); err != nil {
+	adds := change(cmd, "add WORD VALUE", "Add a line to the configuration file", "listen-port 8000-8999", 2,
+		func(f *config.File, args []string) error {
+			if err := isPolicy(args[0]); err != nil {
+				return err
+			}
+			if single(args[0]) { // the new value takes the place of the old one
+				f.Delete(args[0], func(v string) bool { return v != args[1] })
+			}
+			return add(f, args[0], args[1])
+		})
+	dels := change(cmd, "del WORD VALUE", "Take a line out of the configuration file",
+		"listen-port 8000-8999", 2, func(f *config.File, args []string) error {
+			if err := isPolicy(args[0]); err != nil {
+				return err
+			}
+			return drop(f, args[0], args[1], func(v string) bool { return v == args[1] })
+		})
+	flushes := change(cmd, "flush", "Take all of the policy out of the configuration file", "", 0,
+		func(f *config.File, _ []string) error {
+			for _, word := range policyOrder {
+				f.Delete(word, func(string) bool { return true })
+			}
+			return nil
+		})
+	for _, c := range []*cobra.Command{adds, dels, flushes} {
+		sayPolicy(c)
+	}
+	return cmd
+}
+
+// sayPolicy has a command that changes the policy say, on standard error, the consequence that
+// nobody may have had in mind: for servers that the list does not have, and for programs that run.
+func sayPolicy(cmd *cobra.Command) {
+	apply := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		before := closedWords()
+		if err := apply(cmd, args); err != nil {
 			return err
 		}
-		if single(args[0]) { // the new value takes the place of the old one
-			f.Delete(args[0], func(v string) bool { return v != args[1] })
-		}
-		return add(f, args[0], args[1])
-	})
-	change(cmd, "del WORD VALUE", "Take a line out of the configuration file", "listen-port 8000-8999", 2, func(f *config.File, args []string) error {
-		if err := isPolicy(args[0]); err != nil {
-			return err
-		}
-		return drop(f, args[0], args[1], func(v string) bool { return v == args[1] })
-	})
-	change(cmd, "flush", "Take all of the policy out of the configuration file", "", 0, func(f *config.File, _ []string) error {
+		after := closedWords()
 		for _, word := range policyOrder {
-			f.Delete(word, func(string) bool { return true })
+			switch {
+			case !before[word] && after[word]: // rule: TestPolicyNotes
+				cmd.PrintErrf("gosmc: it is the first %s that is no exception: all others stay TCP now\n",
+					word)
+			case before[word] && !after[word]:
+				cmd.PrintErrf("gosmc: no %s is left that is no exception: all but exceptions may leave TCP "+
+					"now\n", word)
+			}
+		}
+		if list := inspect.Processes(); len(list) > 0 {
+			const most = 4
+			var names []string
+			for _, p := range list[:min(len(list), most)] {
+				names = append(names, process(p.PID, p.Command))
+			}
+			if n := len(list) - most; n > 0 {
+				names = append(names, fmt.Sprintf("%d more", n))
+			}
+			cmd.PrintErrf("gosmc: programs that run keep the old policy until they are started again: %s\n",
+				strings.Join(names, ", "))
 		}
 		return nil
-	})
-	return cmd
+	}
+}
+
+// closedWords returns the lists of the file that refuse what is not in them: they have an entry
+// that is no exception, and is not any.
+func closedWords() map[string]bool {
+	closed := make(map[string]bool)
+	f, err := config.Read(config.Path())
+	if err != nil {
+		return closed
+	}
+	for _, word := range policyOrder {
+		values := f.Values(word)
+		if single(word) || slices.Contains(values, "any") {
+			continue
+		}
+		closed[word] = slices.ContainsFunc(values, func(v string) bool { return !strings.HasPrefix(v, "!") })
+	}
+	return closed
 }
 
 // single reports whether a word has one value, and no list.

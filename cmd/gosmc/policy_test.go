@@ -68,3 +68,30 @@ func TestPolicyVerb(t *testing.T) {
 		t.Errorf("after flush the file is %q", text)
 	}
 }
+
+// TestPolicyNotes has the first entry of a list that is no exception, and the removal of the last one, be told with their consequence.
+func TestPolicyNotes(t *testing.T) {
+	ownConfig(t)
+	const first, last = "it is the first listen-port that is no exception: all others stay TCP now", "no listen-port is left that is no exception"
+	for _, tt := range []struct {
+		args  string
+		first bool
+		last  bool
+	}{
+		{"add listen-port !22", false, false},
+		{"add listen-port 8000-8999", true, false},
+		{"add listen-port 9000", false, false},
+		{"del listen-port 9000", false, false},
+		{"del listen-port 8000-8999", false, true},
+		{"add listen-port any", false, false},
+		{"add listen-port 80", false, false},
+		{"flush", false, false},
+		{"add listen-port none", true, false},
+		{"flush", false, true},
+	} {
+		got := gosmc(t, "", append([]string{"policy"}, strings.Fields(tt.args)...)...)
+		if got.code != exitOK || strings.Contains(got.stderr, first) != tt.first || strings.Contains(got.stderr, last) != tt.last {
+			t.Errorf("gosmc policy %s = %d, %q; want the note of a first entry: %t, of a last one: %t", tt.args, got.code, got.stderr, tt.first, tt.last)
+		}
+	}
+}
