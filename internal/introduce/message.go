@@ -33,9 +33,6 @@ const (
 	RoleServer Role = 2
 )
 
-// other returns the role of the other end.
-func (r Role) other() Role { return RoleClient + RoleServer - r }
-
 const flagSameUser = 1
 
 // Offers.
