@@ -72,7 +72,7 @@ func TestForgedSYN(t *testing.T) {
 			t.Errorf("with the victim's %s: %v, want ErrNoPair", name, err)
 		}
 	}
-	// Nor can it invent tokens: the kernel answers none that it has not made.
+	// The forger cannot invent tokens either: the kernel answers only those that it has made.
 	for i, token := range []uint64{0, client.Mine ^ 1, client.Mine ^ 1<<15} {
 		own.port++
 		answer, end := forge(token)
