@@ -163,8 +163,14 @@ static void relax(struct ring *r, int fd)
 	r->side->small = 0;
 }
 
+enum token {
+	TOKEN_TAKEN, /* or none was due */
+	TOKEN_REFUSED,
+	TOKEN_UNREAD, /* refused, and the reader had other bytes of which no token told: busy.c */
+};
+
 /* publish moves the head. more: a file is to follow. False: the reader has left. */
-static bool publish(struct ring *r, int fd, uint64_t head, bool more, bool *dead)
+static bool publish(struct ring *r, int fd, uint64_t head, bool more, enum token *token)
 {
 	uint64_t pub = pub_load(r);
 	uint64_t want;
@@ -185,7 +191,8 @@ static bool publish(struct ring *r, int fd, uint64_t head, bool more, bool *dead
 	r->side->cursor = head;
 	if ((pub & PUB_ARMED) && !seen) {
 		relax(r, fd);
-		*dead = !must_send(r, fd);
+		if (!must_send(r, fd))
+			*token = unread_bytes(r, pub) ? TOKEN_UNREAD : TOKEN_REFUSED;
 	}
 	return true;
 }
@@ -314,6 +321,9 @@ static void leaves(struct ring *r, int fd)
 		end_out(r, fd);
 		break;
 	case RING_JOINED:
+		/* A peer that closes resets the connection if the kernel knows of bytes that it has not read: busy.c leaves out the token that tells of them. */
+		if ((pub_load(r) & PUB_ARMED) && unread_bytes(r, pub_load(r)) && count(r, true))
+			must_send(r, fd);
 		if (!(pub_load(r) & PUB_READER_LEFT))
 			__atomic_fetch_or(&r->h->pub, PUB_WRITER_LEFT, __ATOMIC_SEQ_CST);
 		end_out(r, fd);
@@ -356,7 +366,7 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 {
 	uint64_t at = r->side->cursor;
 	uint64_t room = r->size - ((at - r->side->tail) & PUB_HEAD); /* at least */
-	bool dead = false;
+	enum token token = TOKEN_TAKEN;
 	size_t n, first, place;
 
 	if (room < s->left && (room < r->size / 2 || r->size == RING_BYTES_ANSWERS))
@@ -401,12 +411,14 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 		span_skip(&rest, first);
 		span_copy(&rest, r->data, n - first, true);
 	}
-	if (!publish(r, fd, (at + n) & PUB_HEAD, r->size == RING_BYTES_ANSWERS && __atomic_load_n(&e->cork, __ATOMIC_RELAXED) == CORK_ON, &dead)) {
+	if (!publish(r, fd, (at + n) & PUB_HEAD, r->size == RING_BYTES_ANSWERS && __atomic_load_n(&e->cork, __ATOMIC_RELAXED) == CORK_ON, &token)) {
 		end_out(r, fd);
 		return TURN_ENDED;
 	}
-	if (dead && !deaf(e, fd)) {
+	if (token != TOKEN_TAKEN && !deaf(e, fd)) {
 		r->side->looked = 0; /* the next one sees it, too, where no token is due */
+		if (token == TOKEN_UNREAD)
+			__atomic_fetch_or(&r->h->pub, PUB_ARMED, __ATOMIC_SEQ_CST); /* send_unread sees that these bytes had no token */
 		return TURN_GONE;
 	}
 	span_skip(s, n);

@@ -444,13 +444,13 @@ static void *try_strike(void *none)
 	struct itimerval soon = {.it_value = {0, 500000}};
 	struct sigaction a = {.sa_handler = caught, .sa_flags = SA_RESTART | strikes.flags}, b = {.sa_handler = caught_late};
 	static char memory[64 << 10];
-	stack_t own = {.ss_sp = memory, .ss_size = sizeof(memory)};
+	stack_t own = {.ss_sp = memory, .ss_size = sizeof(memory)}, was;
 	sigset_t set;
 
 	sigemptyset(&set);
 	sigaddset(&set, SIGALRM);
 	CHECK(sigaction(SIGUSR1, &a, NULL) == 0 && sigaction(SIGALRM, &b, NULL) == 0 && pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0);
-	CHECK(!(strikes.flags & SA_ONSTACK) || sigaltstack(&own, NULL) == 0);
+	CHECK(!(strikes.flags & SA_ONSTACK) || sigaltstack(&own, &was) == 0);
 	begin();
 	elsewhere();
 	CHECK(told(es, 20) == 0); /* the first look of a program finds out more */
@@ -466,6 +466,7 @@ static void *try_strike(void *none)
 	strikes.missed += strike == 0 && late != 0;
 	strike = 0;
 	CHECK(setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL) == 0);
+	CHECK(!(strikes.flags & SA_ONSTACK) || sigaltstack(&was, NULL) == 0); /* a sanitizer unmaps the one that it finds at the thread's end */
 	close(c);
 	close(s);
 	return none;

@@ -35,11 +35,14 @@ static void turn(int fd, pid_t child, unsigned n)
 		put(fd, &ba, n, n);
 }
 
-/* over_to_rings takes turns until there are rings, which on a machine that has no time for both processes is later: in 200, and 20,000 at most. *last is the last one, for both of them. */
-static void over_to_rings(int fd, pid_t child, volatile int *last)
+/*
+ * over_to takes turns until there are so many rings, which on a machine that has no time for both processes is later: in so many turns or a multiple, and 20,000 at most. *last
+ * is the last one, for both of them.
+ */
+static void over_to(int rings, int fd, pid_t child, int turns, volatile int *last)
 {
 	for (int i = 1, over = 0; !over; i++) {
-		if (child && i % 200 == 0 && (!on_rings() || mapped_rings() == 2 || i == 20000))
+		if (child && i % turns == 0 && (!on_rings() || mapped_rings() == rings || i == 20000))
 			*last = i;
 		turn(fd, child, 64);
 		over = *last == i;
@@ -57,7 +60,7 @@ void test_turns(void)
 	child = both(&fd);
 	at_once(fd);
 	stay(child, 1);
-	over_to_rings(fd, child, last);
+	over_to(2, fd, child, 200, last);
 	have(2);
 	for (int i = 0; i < 10000; i++)
 		turn(fd, child, 1 + (unsigned)i * 7 % 3000);
@@ -90,8 +93,8 @@ void test_turns(void)
 	child = both(&fd);
 	at_once(fd);
 	stay(child, 0);
-	for (int i = 0; i < 5000; i++)
-		turn(fd, child, 64);
+	*last = 0;
+	over_to(0, fd, child, 5000, last);
 	have(0);
 	close(fd);
 	done(child);
