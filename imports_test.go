@@ -81,7 +81,7 @@ var mayImport = map[string][]string{
 	"internal/child":   {}, // this program a second time
 	"internal/netns":   {}, // network namespaces that a veth pair joins
 	"internal/bench":   {".", "preload", "internal/run/inspect", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
-	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns"},
+	"internal/demo":    {".", "bpf", "internal/agent", "internal/control", "internal/measure", "internal/child", "internal/netns", "internal/port"},
 	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/pairing", "internal/port", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	"preload":          {},                                                                                                                                      // the C library of gosmc run, as bytes
 	// The programs of gosmc run, which do not know us. Not preload: every program of package smc would have it.

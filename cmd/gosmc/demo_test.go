@@ -60,7 +60,7 @@ func TestWriteDemo(t *testing.T) {
 	}
 	golden(t, "demo.txt", b.String())
 	r := readReport[demo.Report](t, "../../internal/demo/testdata/demo.json")
-	r.Network = "a veth pair"
+	r.Network, r.Runs[0].Mode = "a veth pair", "SMC-R"
 	if err := writeDemo(&b, r); err != nil || !strings.Contains(b.String(), "slower than TCP") {
 		t.Errorf("with two hosts the demo does not say the purpose of SMC-R: %v\n%s", err, b.String())
 	}

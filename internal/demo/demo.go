@@ -1,6 +1,6 @@
 // Package demo does the work of gosmc demo: it moves a file and HTTP requests between two
-// processes, over SMC-D, or between two hosts over SMC-R, and over TCP, and checks every byte. The
-// command decides which parts of a [Report] it prints.
+// processes or two containers, over SMC-D, or between two hosts over SMC-R, and over TCP, and checks
+// every byte. The command decides which parts of a [Report] it prints.
 package demo
 
 import (
@@ -50,7 +50,7 @@ type Report struct {
 	Size      int64           `json:"size"`              // of the file, in bytes
 	SHA256    string          `json:"sha256"`            // of the file, as it was made
 	Runs      []Outcome       `json:"runs"`              // SMC-D or SMC-R first, then TCP
-	Network   string          `json:"network,omitempty"` // between the hosts, in words; empty: one host
+	Network   string          `json:"network,omitempty"` // in words; empty: one host
 	FileRatio float64         `json:"file_ratio"`
 	HTTPRatio float64         `json:"http_ratio"` // of requests per second, SMC to TCP
 	OK        bool            `json:"ok"`         // SMC was used and every byte was right
@@ -98,7 +98,7 @@ type HTTP struct {
 type Options struct {
 	Size     int64                            // of the file, in bytes
 	HTTPTime time.Duration                    // for each transport
-	Hosts    bool                             // two hosts with SMC-R, for which the caller has to be root; else one with SMC-D
+	Setting  Setting                          // all but OneHost need root
 	Show     func(format string, args ...any) // gets the progress now and then; nil: nobody does
 }
 
@@ -113,22 +113,20 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		o.Show = func(string, ...any) {}
 	}
 	r := &Report{Time: time.Now(), Machine: measure.ReadMachine(), Size: o.Size, Problems: []string{}}
-	smcTransport := transportSMCD
-	if o.Hosts {
-		smcTransport = transportSMCR
-		r.Network = fmt.Sprintf("two network namespaces, a veth pair of MTU %d", vethMTU)
-		if err := checkRoot(); err != nil {
-			return nil, err
-		}
+	where, err := o.Setting.prepare(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer where.close()
+	r.Network = where.network()
 	file, sum, err := makeFile(ctx, o.Size, o.Show)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
 	r.SHA256 = sum
-	for _, transport := range []string{smcTransport, transportTCP} {
-		run, err := runTransport(ctx, transport, file, o)
+	for _, transport := range []string{o.Setting.transport(), transportTCP} {
+		run, err := runTransport(ctx, transport, file, where, o)
 		if err != nil {
 			return nil, err
 		}
@@ -204,29 +202,27 @@ func makeFile(ctx context.Context, size int64, show func(string, ...any)) (*os.F
 }
 
 // runTransport starts the two processes and lets them do their work over one transport.
-func runTransport(ctx context.Context, transport string, file *os.File, o Options) (Outcome, error) {
+func runTransport(ctx context.Context, transport string, file *os.File, p *place, o Options) (Outcome, error) {
 	run := Outcome{Transport: transport}
 	name := strings.ToUpper(transport)
 	task := spec{Role: roleServer, Transport: transport, Size: o.Size}
-	server, client, err := start(ctx, file, o.Hosts)
+	server, client, err := p.start(ctx, file)
 	if err != nil {
 		return run, err
 	}
 	defer server.Stop()
 	defer client.Stop()
-	if o.Hosts {
-		task.Listen = serverPrefix.Addr().String()
-	}
-	if err := server.Send(task); err != nil {
+	if err := server.Send(p.task(task)); err != nil {
 		return run, err
 	}
 	var ready, received, sent, asked message
 	if err := hear(ctx, server, &ready); err != nil {
 		return run, err
 	}
-	task.Role, task.FileAddr, task.HTTPAddr, task.HTTPSeconds = roleClient, ready.FileAddr, ready.HTTPAddr, o.HTTPTime.Seconds()
+	task.Role, task.FileAddr, task.HTTPAddr = roleClient, ready.FileAddr, ready.HTTPAddr
+	task.HTTPSeconds = o.HTTPTime.Seconds()
 	o.Show("%s: the file", name)
-	if err := client.Send(task); err != nil {
+	if err := client.Send(p.task(task)); err != nil {
 		return run, err
 	}
 	if err := hear(ctx, client, &sent); err != nil {

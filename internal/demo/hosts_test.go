@@ -10,7 +10,7 @@ import (
 // Two hosts have SMC-R between them, and everything is right; without root it is said why not.
 func TestDemoHosts(t *testing.T) {
 	const size = 5<<20 + 123
-	r, err := Run(t.Context(), Options{Size: size, HTTPTime: 100 * time.Millisecond, Hosts: true})
+	r, err := Run(t.Context(), Options{Size: size, HTTPTime: 100 * time.Millisecond, Setting: Hosts})
 	switch {
 	case errors.Is(err, ErrNotRoot) && os.Geteuid() != 0:
 		t.Skip("needs root, for network namespaces; without it the demo says so")

@@ -39,6 +39,9 @@ type spec struct {
 	FileAddr    string  `json:"file_addr,omitempty"`
 	HTTPAddr    string  `json:"http_addr,omitempty"`
 	HTTPSeconds float64 `json:"http_seconds,omitempty"`
+	Root        string  `json:"root,omitempty"`  // of a container, or of an agent's files
+	User        int     `json:"user,omitempty"`  // that a container becomes; 0: it is none
+	Group       string  `json:"group,omitempty"` // the control group of an agent
 }
 
 // message is a message from a demo process: from the server its addresses and then the received
@@ -61,22 +64,32 @@ func Work(in io.Reader, out io.Writer) error {
 	if err := parent.Receive(&task); err != nil {
 		return child.ErrNotFromHere
 	}
-	w, err := newWorker(task, parent)
-	if err == nil {
-		defer w.close()
-		switch task.Role {
-		case roleServer:
-			err = w.serve()
-		case roleClient:
-			err = w.ask()
-		default:
-			err = fmt.Errorf("no role %q", task.Role)
-		}
-	}
-	if err != nil {
+	if err := work(task, parent); err != nil {
 		return parent.Send(message{Problem: err.Error()})
 	}
 	return nil
+}
+
+func work(task spec, parent *child.Parent) error {
+	if task.Role == roleAgent {
+		return serveAgent(task, parent)
+	}
+	if err := enter(task); err != nil {
+		return err
+	}
+	w, err := newWorker(task, parent)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	switch task.Role {
+	case roleServer:
+		return w.serve()
+	case roleClient:
+		return w.ask()
+	default:
+		return fmt.Errorf("no role %q", task.Role)
+	}
 }
 
 // A worker is one of the two processes.
