@@ -80,8 +80,9 @@ var mayImport = map[string][]string{
 	"internal/measure": {}, // durations, processor time, the machine: of no protocol
 	"internal/child":   {}, // this program a second time
 	"internal/netns":   {}, // network namespaces that a veth pair joins
-	"internal/bench":   {".", "preload", "internal/run/inspect", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns"},
-	"internal/demo":    {".", "bpf", "internal/agent", "internal/control", "internal/measure", "internal/child", "internal/netns", "internal/port"},
+	"internal/bench":   {".", "preload", "internal/run/inspect", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns", "internal/pod"},
+	"internal/demo":    {".", "internal/control", "internal/measure", "internal/child", "internal/netns", "internal/pod"},
+	"internal/pod":     {"bpf", "internal/agent", "internal/child", "internal/netns", "internal/port"},
 	"internal/survey":  {"internal/config", "internal/control", "internal/host", "internal/pairing", "internal/port", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
 	"preload":          {},                                                                                                                                      // the C library of gosmc run, as bytes
 	// The programs of gosmc run, which do not know us. Not preload: every program of package smc would have it.
@@ -96,7 +97,7 @@ var mayImport = map[string][]string{
 	"internal/run/launch":     {"internal/admission", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/rundir", "internal/sysinfo"},                                                                 // starts programs
 	"internal/service":        {},                                                                                                                                                                                                                                                   // files of systemd's units, and systemctl; of no protocol
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload"},
+	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/pod", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload"},
 	"internal/overlay":           {"."},                                                                                                                        // for its source: the input of go build, of no connection
 	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for fields that only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},

@@ -54,6 +54,7 @@ look at the load average in the heading.`,
 		Example: `  gosmc bench
   gosmc bench --quick --only bulk-64k,cpu
   gosmc bench --only rdma-write-1500,rdma-pingpong-64
+  sudo gosmc bench --only pod
   gosmc bench --check --json > result.json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -80,7 +81,7 @@ look at the load average in the heading.`,
 			return reportBench(cmd.OutOrStdout(), r, asJSON, check)
 		},
 	}
-	cmd.Flags().StringSliceVar(&only, "only", nil, "measure, or list, only the benchmarks with these `NAMES`, separated by commas")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "measure, or list, only the benchmarks with these `NAMES`, or first words of names, separated by commas")
 	cmd.Flags().BoolVar(&quick, "quick", false, "fewer and shorter rounds")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&check, "check", false, "fail if a must is missed, and say which")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gosmc/smc/internal/bench"
 	"github.com/gosmc/smc/internal/demo"
+	"github.com/gosmc/smc/internal/pod"
 )
 
 // newHiddenCommands are the verbs with which demo and bench start this program again.
@@ -16,6 +17,7 @@ func newHiddenCommands() []*cobra.Command {
 	for verb, work := range map[string]func(context.Context, io.Reader, io.Writer) error{
 		bench.WorkerVerb: func(_ context.Context, in io.Reader, out io.Writer) error { return bench.Work(in, out) },
 		bench.NetnsVerb:  bench.KeepNetns,
+		pod.AgentVerb:    func(_ context.Context, in io.Reader, out io.Writer) error { return pod.ServeAgent(in, out) },
 		demo.WorkerVerb:  func(_ context.Context, in io.Reader, out io.Writer) error { return demo.Work(in, out) },
 	} {
 		list = append(list, &cobra.Command{

@@ -48,7 +48,7 @@ func main() {
 // run carries out one command line and returns the exit code. When ctx ends the verb does.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand()
-	root.SetArgs(args)
+	root.SetArgs(twoDashes(root, args))
 	root.SetIn(stdin)
 	out := &output{w: stdout}
 	root.SetOut(out)

@@ -32,6 +32,9 @@ type Row struct {
 	// pairs is how many such pairs there are: 0 is 1. More need namespaces.
 	pairs int
 
+	// pods says that the workers run in two containers.
+	pods bool
+
 	// work runs in the two worker processes; workOver has the work that replaces it over some
 	// transports. There is neither in a benchmark that looks at the rounds of another one, called
 	// from.
@@ -129,16 +132,21 @@ func findRow(name string) *Row {
 	return rows[i]
 }
 
-// Choose finds the named rows, in the order of the table; all, if none is named.
+// Choose finds the named rows, in the order of the table; all, if none is named. The first word of
+// names is a name of those rows: pod.
 func Choose(names []string) ([]*Row, error) {
+	is := func(b *Row, name string) bool { return b.Name == name || strings.HasPrefix(b.Name, name+"-") }
 	for _, name := range names {
-		if findRow(name) == nil {
+		if name == "" || !slices.ContainsFunc(rows, func(b *Row) bool { return is(b, name) }) {
 			return nil, fmt.Errorf("no benchmark %q; there are: %s", name, strings.Join(Names(), ", "))
 		}
 	}
 	var chosen []*Row
 	for _, b := range rows {
-		if len(names) == 0 || slices.Contains(names, b.Name) {
+		// A row that others begin with is meant alone.
+		if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool {
+			return b.Name == name || findRow(name) == nil && is(b, name)
+		}) {
 			chosen = append(chosen, b)
 		}
 	}

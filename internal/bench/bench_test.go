@@ -19,6 +19,7 @@ import (
 
 	"github.com/gosmc/smc/internal/child"
 	"github.com/gosmc/smc/internal/measure"
+	"github.com/gosmc/smc/internal/pod"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -36,6 +37,8 @@ func TestMain(m *testing.M) {
 			err = Work(os.Stdin, os.Stdout)
 		case NetnsVerb:
 			err = KeepNetns(context.Background(), os.Stdin, os.Stdout)
+		case pod.AgentVerb:
+			err = pod.ServeAgent(os.Stdin, os.Stdout)
 		}
 		if err != nil {
 			os.Stderr.WriteString(err.Error())
@@ -119,6 +122,12 @@ func TestChooseBenchmarks(t *testing.T) {
 	all, err := Choose(nil)
 	if err != nil || len(all) != len(rows) {
 		t.Errorf("chooseBenchmarks(nothing) = %d, %v, want all %d", len(all), err, len(rows))
+	}
+	if pods, err := Choose([]string{"pod"}); err != nil || len(pods) != 4 || pods[0].Name != "pod-pingpong" {
+		t.Errorf(`Choose("pod") = %v, %v, want the four rows`, pods, err)
+	}
+	if one, err := Choose([]string{"connect", "http"}); err != nil || len(one) != 2 {
+		t.Errorf("Choose = %v, %v, want the rows that have these names alone", one, err)
 	}
 	some, err := Choose([]string{"cpu", "bulk-64k"})
 	if err != nil || len(some) != 2 || some[0].Name != "bulk-64k" {
@@ -276,11 +285,11 @@ func TestMeterFinishWithoutBegin(t *testing.T) {
 var tinyPlan = Plan{Rounds: 1, WarmUp: 10 * time.Millisecond, Measure: 100 * time.Millisecond}
 
 // Every benchmark does its work in two processes; one of them over every transport, and so do
-// those that have a workload for each. Rows of other programs: TestBenchRun of cmd/gosmc.
+// those that have a workload for each. Rows of other programs: TestBenchRun of cmd/gosmc; of containers: TestMeasurePods.
 func TestMeasureRound(t *testing.T) {
 	var st stage
 	for _, b := range rows {
-		if b.from != "" || b.program != nil {
+		if b.from != "" || b.program != nil || b.pods {
 			continue
 		}
 		for _, transport := range b.Transports {

@@ -22,6 +22,7 @@ import (
 // A site is where the two workers of a round run, and by which addresses they reach each other.
 type site struct {
 	server, client netip.Addr // zero: the transport has its own
+	service        netip.Addr // to which the client connects in place of the server's; zero: there is none
 	note           string     // says it to people; empty if there is nothing to say
 	start          func(role string, files ...*os.File) (*child.Process, error)
 	close          func()

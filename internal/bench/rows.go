@@ -239,6 +239,40 @@ var rows = []*Row{
 		bounds: []bound{{transportLinks, "", 3, 1}},
 	},
 
+	// Two containers: what a program of one reaches in the other by a service address.
+	{
+		Name: "pod-pingpong", Title: "round trip of 64 bytes between two containers, half of them take less", Unit: "µs", lower: true,
+		Transports: podTransports,
+		pods:       true,
+		settings:   workSettings{Size: 64},
+		work:       pingPong, value: microseconds,
+		bounds: []bound{{transportSMCD, transportTCP, 1.0 / 150, 0}},
+	},
+	{
+		Name: "pod-bulk-64k", Title: "one way between two containers, writes and reads of 64 KiB", Unit: "GB/s",
+		Transports: podTransports,
+		pods:       true,
+		settings:   workSettings{Size: 64 << 10, Reads: 64 << 10},
+		work:       oneWay, value: gigabytes,
+		bounds: []bound{{transportSMCD, transportTCP, 12, 0}},
+	},
+	{
+		Name: "pod-connect", Title: "connections between two containers made, used for one byte there and back, and closed", Unit: "connections/s",
+		Transports: podTransports,
+		pods:       true,
+		settings:   workSettings{Conns: 8, MaxOps: 2000},
+		work:       connectClose, value: perSecond,
+		bounds: []bound{{transportSMCD, transportTCP, 0.4, 0.6}},
+	},
+	{
+		Name: "pod-http-8", Title: "net/http GETs of a small body between two containers, 8 connections kept alive", Unit: "requests/s",
+		Transports: podTransports,
+		pods:       true,
+		settings:   workSettings{Conns: 8, Size: 128},
+		work:       httpGets, value: perSecond,
+		bounds: []bound{{transportSMCD, transportTCP, 1.4, 1.8}},
+	},
+
 	// Programs that know nothing of us, bare and under 'gosmc run'.
 	{
 		Name: "run-iperf3", Title: "iperf3, one stream, and the other way round", Unit: "GB/s",
@@ -316,6 +350,7 @@ func redisGets(clients string, rate int, must, aim float64) *Row {
 
 var (
 	redisTransports = []string{"tcp set", "run set", "tcp get", "run get"}
+	podTransports   = []string{transportTCP, transportSMCD}
 	smcrTransports  = []string{transportTCP, transportSMCR}
 	manyTransports  = []string{transportQP8, transportQP64, transportQP1000}
 	manyWork        = map[string]*workload{transportQP8: rdmaMany(8), transportQP64: rdmaMany(64), transportQP1000: rdmaMany(1000)}

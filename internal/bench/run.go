@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -107,16 +108,23 @@ type stage struct {
 	noNetns  error // why there can be no network namespaces
 	hadNetns bool
 	home     *programHome // nil until a row needs it
+	pods     *podSite     // nil until a row needs it
 }
 
 func (s *stage) close() {
 	if s.home != nil {
 		s.home.close()
 	}
+	if s.pods != nil {
+		s.pods.Close()
+	}
 }
 
 // site makes the site of one round. The caller closes it.
 func (s *stage) site(ctx context.Context, b *Row) (*site, error) {
+	if b.pods {
+		return s.podSite(ctx)
+	}
 	if b.veth == 0 {
 		return siteHere(ctx), nil
 	}
@@ -135,6 +143,18 @@ func (s *stage) site(ctx context.Context, b *Row) (*site, error) {
 		return nil, fmt.Errorf("needs network namespaces: %w", s.noNetns)
 	}
 	return siteLoopback(ctx, s.noNetns), nil
+}
+
+// podSite makes the site of one round in containers.
+func (s *stage) podSite(ctx context.Context) (*site, error) {
+	if s.pods == nil {
+		pods, err := newPodSite(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s.pods = pods
+	}
+	return s.pods.site(ctx)
 }
 
 // measureRound finds a site for a round and measures there.
@@ -173,6 +193,13 @@ func measureRound(ctx context.Context, place *site, b *Row, transport string, pl
 		return roundResult{}, err
 	}
 
+	if place.service.IsValid() {
+		addr, err := netip.ParseAddrPort(ready.Addr)
+		if err != nil {
+			return roundResult{}, fmt.Errorf("address of the server: %w", err)
+		}
+		ready.Addr = netip.AddrPortFrom(place.service, addr.Port()).String()
+	}
 	spec.Role, spec.Local, spec.Addr = roleClient, place.client, ready.Addr
 	client, err := startWorker(place, spec, files)
 	if err != nil {

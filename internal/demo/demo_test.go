@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gosmc/smc/internal/measure"
+	"github.com/gosmc/smc/internal/pod"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -25,7 +26,11 @@ const childOfTest = "GOSMC_CHILD_OF_TEST"
 func TestMain(m *testing.M) {
 	smctest.Apart()
 	if os.Getenv(childOfTest) != "" {
-		if err := Work(os.Stdin, os.Stdout); err != nil {
+		work := Work
+		if os.Args[1] == pod.AgentVerb {
+			work = pod.ServeAgent
+		}
+		if err := work(os.Stdin, os.Stdout); err != nil {
 			os.Stderr.WriteString(err.Error())
 			os.Exit(1)
 		}

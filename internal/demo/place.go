@@ -12,6 +12,7 @@ import (
 
 	"github.com/gosmc/smc/internal/child"
 	"github.com/gosmc/smc/internal/netns"
+	"github.com/gosmc/smc/internal/pod"
 )
 
 // Setting is where the two processes of a demo run.
@@ -25,6 +26,12 @@ const (
 	// Containers has each in namespaces of its own, as a user of its own, in a root directory with
 	// nothing in it. A veth pair joins them, and an agent introduces them: SMC-D.
 	Containers
+)
+
+// Users that two containers become. They need not exist.
+const (
+	serverUser = 54311
+	clientUser = 54312
 )
 
 // ErrNotRoot says that the caller may not make network namespaces.
@@ -51,7 +58,7 @@ func (s Setting) transport() string {
 // namespaces, and the rest with close.
 type place struct {
 	setting Setting
-	pods    *pods // of Containers
+	pods    *pod.Site // of Containers
 }
 
 // prepare makes everything that both transports need.
@@ -65,7 +72,7 @@ func (s Setting) prepare(ctx context.Context) (*place, error) {
 	}
 	if s == Containers {
 		var err error
-		if p.pods, err = newPods(ctx); err != nil {
+		if p.pods, err = pod.New(ctx); err != nil {
 			return nil, notRoot(err)
 		}
 	}
@@ -74,7 +81,7 @@ func (s Setting) prepare(ctx context.Context) (*place, error) {
 
 func (p *place) close() {
 	if p.pods != nil {
-		p.pods.close()
+		p.pods.Close()
 	}
 }
 
@@ -86,7 +93,7 @@ func (p *place) network() string {
 		return "two network namespaces, " + veth
 	case Containers:
 		return fmt.Sprintf("two network namespaces, %s; users %d and %d, empty roots; introduced by %s",
-			veth, serverUser, clientUser, p.pods.introducer())
+			veth, serverUser, clientUser, p.pods.Introducer())
 	default:
 		return ""
 	}
@@ -99,7 +106,7 @@ func (p *place) attr() *syscall.SysProcAttr {
 		a.Cloneflags = unix.CLONE_NEWNET
 	}
 	if p.pods != nil {
-		p.pods.begin(a)
+		p.pods.Begin(a)
 	}
 	return a
 }
@@ -110,7 +117,7 @@ func (p *place) task(t spec) spec {
 		t.Listen = serverPrefix.Addr().String()
 	}
 	if p.pods != nil {
-		t.Root, t.User = p.pods.dir, clientUser
+		t.Root, t.User = p.pods.Dir, clientUser
 		if t.Role == roleServer {
 			t.User = serverUser
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/bpf"
+	"github.com/gosmc/smc/internal/pod"
 )
 
 // Two containers have SMC-D between them, and everything is right. Nothing is left of them.
@@ -30,7 +30,7 @@ func TestDemoContainers(t *testing.T) {
 	for range 5 { // a machine that is busy may be late with an introduction, and TCP is right then
 		o := Options{Size: size, HTTPTime: 100 * time.Millisecond, Setting: Containers}
 		r, err = Run(t.Context(), o)
-		if err != nil && strings.Contains(err.Error(), "pairs no sockets") || errors.Is(err, ErrNotRoot) {
+		if err != nil && errors.Is(err, pod.ErrNoPairing) || errors.Is(err, ErrNotRoot) {
 			t.Skip(err)
 		}
 		if err != nil {
@@ -41,7 +41,7 @@ func TestDemoContainers(t *testing.T) {
 		}
 		t.Log(r.Problems)
 	}
-	if !r.OK || len(r.Runs) != 2 || !strings.Contains(r.Network, "introduced by an agent of the demo") {
+	if !r.OK || len(r.Runs) != 2 || !strings.Contains(r.Network, "introduced by an agent for the occasion") {
 		t.Fatalf("Run = %+v, want two runs and what is between the containers", r)
 	}
 	for i, mode := range []string{"SMC-D", "TCP"} {
@@ -57,12 +57,8 @@ func TestDemoContainers(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	root, err := bpf.CgroupRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	filepath.WalkDir(root, func(path string, d os.DirEntry, _ error) error {
-		if d != nil && d.IsDir() && strings.HasPrefix(d.Name(), "gosmc-demo-") {
+	filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, _ error) error {
+		if d != nil && d.IsDir() && strings.HasPrefix(d.Name(), "gosmc-pod-") {
 			t.Errorf("left behind: %s", path)
 		}
 		return nil

@@ -24,6 +24,7 @@ import (
 	"github.com/gosmc/smc/internal/child"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/measure"
+	"github.com/gosmc/smc/internal/pod"
 )
 
 // WorkerVerb is the hidden verb of the command that runs a process of the demo, see [Work].
@@ -39,9 +40,8 @@ type spec struct {
 	FileAddr    string  `json:"file_addr,omitempty"`
 	HTTPAddr    string  `json:"http_addr,omitempty"`
 	HTTPSeconds float64 `json:"http_seconds,omitempty"`
-	Root        string  `json:"root,omitempty"`  // of a container, or of an agent's files
-	User        int     `json:"user,omitempty"`  // that a container becomes; 0: it is none
-	Group       string  `json:"group,omitempty"` // the control group of an agent
+	Root        string  `json:"root,omitempty"` // of a container
+	User        int     `json:"user,omitempty"` // that a container becomes; 0: it is none
 }
 
 // message is a message from a demo process: from the server its addresses and then the received
@@ -71,11 +71,10 @@ func Work(in io.Reader, out io.Writer) error {
 }
 
 func work(task spec, parent *child.Parent) error {
-	if task.Role == roleAgent {
-		return serveAgent(task, parent)
-	}
-	if err := enter(task); err != nil {
-		return err
+	if task.User != 0 {
+		if err := pod.Enter(task.Root, task.User); err != nil {
+			return err
+		}
 	}
 	w, err := newWorker(task, parent)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -70,6 +71,8 @@ func childPod(p *smctest.Parent) {
 				p.Check(c.Close())
 			}
 			p.Say("dialled %v", modes)
+		case "rush": // address, number of connections, and how many at a time
+			p.Say("rushed %v", rush(p, h, words[1:]))
 		case "plain": // a server without SMC
 			l, err := net.Listen("tcp", words[1])
 			p.Check(err)
@@ -100,6 +103,32 @@ func childPod(p *smctest.Parent) {
 			p.Say("held")
 		}
 	}
+}
+
+// rush makes connections, several at a time, and returns how many there were of each mode.
+func rush(p *smctest.Parent, h *Host, words []string) map[string]int {
+	count, err := strconv.Atoi(words[1])
+	p.Check(err)
+	together, err := strconv.Atoi(words[2])
+	p.Check(err)
+	modes := make(map[string]int)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for range together {
+		wg.Go(func() {
+			for range count / together {
+				c, err := h.Dial(context.Background(), "tcp", words[0], DialOptions{})
+				p.Check(err)
+				mu.Lock()
+				modes[strings.TrimSpace(fmt.Sprintf("%v %v", c.Mode(), c.Reason().Tag))]++
+				mu.Unlock()
+				p.Check(through(c, 2, 0))
+				p.Check(c.Close())
+			}
+		})
+	}
+	wg.Wait()
+	return modes
 }
 
 // measure returns the time of a round trip and of a connection, and the rate of a stream to an echo.
@@ -282,6 +311,20 @@ func TestPods(t *testing.T) {
 	client.Say("enough")
 	client.Hear("held")
 	allMoved(t, client, where, 10)
+}
+
+// TestPodsRush has eight goroutines make the first connections of two processes, and all others.
+func TestPodsRush(t *testing.T) {
+	n := newPodNet(t)
+	server, client := n.pod(0, userA, emptyRoot(t)), n.pod(1, userB, emptyRoot(t))
+	where := serveAt(server, n.addr[0])
+	const count = 400
+	smctest.Eventually(t, time.Minute, "a round in which all connections are moved", func() bool {
+		client.Say("rush %s %d 8", where, count)
+		got := client.Hear("rushed")
+		t.Log(got)
+		return got == fmt.Sprintf(modeMoved, count)
+	})
 }
 
 // TestPodsEnd kills programs and the last one of a namespace: the agent leaves it.

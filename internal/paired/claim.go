@@ -76,14 +76,19 @@ func (p *Point) Claim(tcp *net.TCPConn) (*Candidate, clc.Diagnosis) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, e := range p.expected[c.name] {
-		p.unexpectLocked(e.peer, e.id, c.name)
+	c.takeLocked()
+	return c, clc.DiagNone
+}
+
+// takeLocked looks whether a client has said that it has made the connection. Point.mu is held.
+func (c *Candidate) takeLocked() {
+	for _, e := range c.point.expected[c.name] {
+		c.point.unexpectLocked(e.peer, e.id, c.name)
 		if c.isMeant(e) {
 			c.peer, c.id = e.peer, e.id
-			break
+			return
 		}
 	}
-	return c, clc.DiagNone
 }
 
 // isMeant reports whether a peer has proved that it has the other end.
@@ -129,6 +134,10 @@ func (c *Candidate) Await(ctx context.Context) clc.Diagnosis {
 	if p.closed || p.waiting[c.name] != nil {
 		p.mu.Unlock()
 		return clc.DiagClosing
+	}
+	if c.takeLocked(); c.peer != nil { // rule: TestExpectBetween: c.peer != nil -> false
+		p.mu.Unlock()
+		return clc.DiagNone
 	}
 	p.waiting[c.name] = c
 	acquainted := len(p.peers) > 0 // rule: TestCalls: len(p.peers) > 0 -> false

@@ -194,6 +194,25 @@ func TestProof(t *testing.T) {
 	}
 }
 
+// TestExpectBetween has the client's message come after Claim, and before Await.
+func TestExpectBetween(t *testing.T) {
+	client, server := newSide(t, atClient), newSide(t, atServer)
+	_, q := meet(t, client, server, 1)
+	_, s := connect(t)
+	c, why := server.point.Claim(s)
+	if c == nil || c.Peer() != nil {
+		t.Fatalf("%+v, %v before the message", c, why)
+	}
+	secret, _ := q.Secret()
+	m := Message{Kind: Expect, ID: 7, Name: nameOf(tokenC, tokenS), Proof: proofOf(secret, tokenC, tokenS)}
+	server.point.onExpect(q, m, secret)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if why := c.Await(ctx); why != clc.DiagNone || c.Peer() != q || c.id != 7 {
+		t.Errorf("the client: %+v, %v", c, why)
+	}
+}
+
 // TestExpectBounds has a peer say more than it may.
 func TestExpectBounds(t *testing.T) {
 	client, server := newSide(t, atClient), newSide(t, atServer)
