@@ -170,6 +170,17 @@ func (l *programLab) command(name string, args ...string) *exec.Cmd {
 	return l.bare(words[0], words[1:]...)
 }
 
+// on is a command on one processor; "" is any.
+func (l *programLab) on(processor, name string, args ...string) *exec.Cmd {
+	cmd := l.command(name, args...)
+	if processor == "" {
+		return cmd
+	}
+	pinned := l.bare("taskset", append([]string{"-c", processor}, cmd.Args...)...)
+	pinned.Args[3] = cmd.Path
+	return pinned
+}
+
 // bare is a program that runs without us in every round.
 func (l *programLab) bare(name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(l.ctx, cmp.Or(programPath(name), name), args...)

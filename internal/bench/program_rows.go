@@ -59,6 +59,11 @@ var iperf3Work = &programWork{
 
 // redisWork is redis-benchmark with more arguments.
 func redisWork(perSecond int, more ...string) *programWork {
+	return redisOn("", perSecond, more...)
+}
+
+// redisOn is redisWork with both programs on one processor; "" is any.
+func redisOn(processor string, perSecond int, more ...string) *programWork {
 	return &programWork{
 		needs: []string{"redis-server", "redis-benchmark"}, packages: "redis-server redis-tools",
 		run: func(l *programLab, what string) (r roundResult, err error) {
@@ -67,12 +72,12 @@ func redisWork(perSecond int, more ...string) *programWork {
 				return r, err
 			}
 			p := strconv.Itoa(port)
-			if err := l.serve(port, l.command("redis-server", "--port", p, "--bind", "127.0.0.1", "--save", "", "--dir", l.dir)); err != nil {
+			if err := l.serve(port, l.on(processor, "redis-server", "--port", p, "--bind", "127.0.0.1", "--save", "", "--dir", l.dir)); err != nil {
 				return r, err
 			}
 			n := l.scale(perSecond)
 			args := append([]string{"-p", p, "-c", "50", "-n", strconv.Itoa(n), "-t", what, "--csv"}, more...)
-			a, err := l.client(port, l.command("redis-benchmark", args...))
+			a, err := l.client(port, l.on(processor, "redis-benchmark", args...))
 			if err != nil {
 				return r, err
 			}
@@ -94,110 +99,67 @@ func redisWork(perSecond int, more ...string) *programWork {
 	}
 }
 
-var nginxWork = &programWork{
-	needs: []string{"nginx", "wrk"}, packages: "nginx-light wrk",
-	run: func(l *programLab, what string) (r roundResult, err error) {
-		size, ok := map[string]int{"1k": 1000, "100k": 100_000}[what]
-		if !ok {
-			return r, fmt.Errorf("bench: impossible file %q", what)
-		}
-		port, err := freePort()
-		if err != nil {
-			return r, err
-		}
-		root := filepath.Join(l.dir, "www")
-		if err := os.Mkdir(root, 0o755); err != nil {
-			return r, err
-		}
-		if err := os.WriteFile(filepath.Join(root, "file"), make([]byte, size), 0o644); err != nil {
-			return r, err
-		}
-		conf := filepath.Join(l.dir, "nginx.conf")
-		if err := os.WriteFile(conf, fmt.Appendf(nil, `daemon off; pid %s/pid; error_log stderr warn; worker_processes 2;
-events { worker_connections 1024; }
-http {
-  access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000;
-  client_body_temp_path %[1]s/t1; proxy_temp_path %[1]s/t2; fastcgi_temp_path %[1]s/t3; uwsgi_temp_path %[1]s/t4; scgi_temp_path %[1]s/t5;
-  server { listen 127.0.0.1:%d; root %s; }
-}
-`, l.dir, port, root), 0o644); err != nil {
-			return r, err
-		}
-		if err := l.serve(port, l.command("nginx", "-c", conf, "-p", l.dir, "-e", "stderr")); err != nil {
-			return r, err
-		}
-		a, err := l.client(port, l.command("wrk", "-t2", "-c64", fmt.Sprintf("-d%ds", l.seconds()), "--latency", fmt.Sprintf("http://127.0.0.1:%d/file", port)))
-		if err != nil {
-			return r, err
-		}
-		m := regexp.MustCompile(`(\d+) requests in ([0-9.]+)(m?)s`).FindStringSubmatch(a.output)
-		if m == nil || strings.Contains(a.output, "Socket errors") || strings.Contains(a.output, "Non-2xx") {
-			return r, fmt.Errorf("wrk: %w: %s", errOutput, a.output)
-		}
-		ops, _ := strconv.ParseFloat(m[1], 64)
-		seconds, _ := strconv.ParseFloat(m[2], 64)
-		if m[3] != "" {
-			seconds /= 1000
-		}
-		return a.result(ops, seconds)
-	},
+// pgbenchWork is pgbench with so many clients, select only.
+func pgbenchWork(clients int) *programWork {
+	return &programWork{
+		needs:    []string{"/usr/lib/postgresql/*/bin/initdb", "/usr/lib/postgresql/*/bin/postgres", "/usr/lib/postgresql/*/bin/pgbench"},
+		packages: "postgresql",
+		run:      func(l *programLab, _ string) (roundResult, error) { return l.pgbench(clients) },
+	}
 }
 
-var pgbenchWork = &programWork{
-	needs: []string{"/usr/lib/postgresql/*/bin/initdb", "/usr/lib/postgresql/*/bin/postgres", "/usr/lib/postgresql/*/bin/pgbench"}, packages: "postgresql",
-	run: func(l *programLab, _ string) (r roundResult, err error) {
-		bin := filepath.Dir(programPath("/usr/lib/postgresql/*/bin/pgbench"))
-		port, err := freePort()
-		if err != nil {
+func (l *programLab) pgbench(clients int) (r roundResult, err error) {
+	bin := filepath.Dir(programPath("/usr/lib/postgresql/*/bin/pgbench"))
+	port, err := freePort()
+	if err != nil {
+		return r, err
+	}
+	// The directory of data is made once for all rounds.
+	data := filepath.Join(l.home.dir, "pg")
+	_, statErr := os.Stat(data)
+	if statErr != nil {
+		if err := os.Mkdir(data, 0o700); err != nil {
 			return r, err
 		}
-		// The directory of data is made once for all rounds.
-		data := filepath.Join(l.home.dir, "pg")
-		_, statErr := os.Stat(data)
-		if statErr != nil {
-			if err := os.Mkdir(data, 0o700); err != nil {
+		if os.Geteuid() == 0 {
+			if err := os.Chown(data, nobody, nobody); err != nil {
 				return r, err
 			}
-			if os.Geteuid() == 0 {
-				if err := os.Chown(data, nobody, nobody); err != nil {
-					return r, err
-				}
-			}
-			if out, err := l.asNobody(l.bare(bin+"/initdb", "-D", data, "-A", "trust", "-U", "bench", "--no-sync", "--locale=C", "-E", "UTF8")).CombinedOutput(); err != nil {
-				return r, fmt.Errorf("initdb: %w: %s", err, out)
-			}
 		}
-		p := strconv.Itoa(port)
-		if err := l.serve(port, l.asNobody(l.command(bin+"/postgres", "-D", data, "-p", p, "-c", "listen_addresses=127.0.0.1", "-k", l.dir, "-c", "fsync=off"))); err != nil {
+		if out, err := l.asNobody(l.bare(bin+"/initdb", "-D", data, "-A", "trust", "-U", "bench", "--no-sync", "--locale=C", "-E", "UTF8")).CombinedOutput(); err != nil {
+			return r, fmt.Errorf("initdb: %w: %s", err, out)
+		}
+	}
+	p := strconv.Itoa(port)
+	if err := l.serve(port, l.asNobody(l.command(bin+"/postgres", "-D", data, "-p", p, "-c", "listen_addresses=127.0.0.1", "-k", l.dir, "-c", "fsync=off"))); err != nil {
+		return r, err
+	}
+	access := []string{"-h", "127.0.0.1", "-p", p, "-U", "bench"}
+	if statErr != nil {
+		if err := l.awaitPostgres(bin, access); err != nil {
 			return r, err
 		}
-		access := []string{"-h", "127.0.0.1", "-p", p, "-U", "bench"}
-		if statErr != nil {
-			if err := l.awaitPostgres(bin, access); err != nil {
-				return r, err
-			}
-			if out, err := l.asNobody(l.bare(bin+"/pgbench", append(access, "-i", "-q", "-s", "2", "postgres")...)).CombinedOutput(); err != nil {
-				return r, fmt.Errorf("pgbench -i: %w: %s", err, out)
-			}
-		} else if err := l.awaitPostgres(bin, access); err != nil {
-			return r, err
+		if out, err := l.asNobody(l.bare(bin+"/pgbench", append(access, "-i", "-q", "-s", "2", "postgres")...)).CombinedOutput(); err != nil {
+			return r, fmt.Errorf("pgbench -i: %w: %s", err, out)
 		}
-		a, err := l.client(port, l.asNobody(l.command(bin+"/pgbench", append(access, "-S", "-c", "8", "-j", "2", "-T", strconv.Itoa(l.seconds()), "-n", "postgres")...)))
-		if err != nil {
-			return r, err
-		}
-		done := regexp.MustCompile(`actually processed: (\d+)`).FindStringSubmatch(a.output)
-		tps := regexp.MustCompile(`tps = ([0-9.]+) \(without`).FindStringSubmatch(a.output)
-		if done == nil || tps == nil {
-			return r, fmt.Errorf("pgbench: %w: %s", errOutput, a.output)
-		}
-		ops, _ := strconv.ParseFloat(done[1], 64)
-		rate, _ := strconv.ParseFloat(tps[1], 64)
-		if rate == 0 {
-			rate = 1
-		}
-		return a.result(ops, ops/rate)
-	},
+	} else if err := l.awaitPostgres(bin, access); err != nil {
+		return r, err
+	}
+	a, err := l.client(port, l.asNobody(l.command(bin+"/pgbench", append(access, "-S", "-c", strconv.Itoa(clients), "-j", strconv.Itoa(min(clients, 2)), "-T", strconv.Itoa(l.seconds()), "-n", "postgres")...)))
+	if err != nil {
+		return r, err
+	}
+	done := regexp.MustCompile(`actually processed: (\d+)`).FindStringSubmatch(a.output)
+	tps := regexp.MustCompile(`tps = ([0-9.]+) \(without`).FindStringSubmatch(a.output)
+	if done == nil || tps == nil {
+		return r, fmt.Errorf("pgbench: %w: %s", errOutput, a.output)
+	}
+	ops, _ := strconv.ParseFloat(done[1], 64)
+	rate, _ := strconv.ParseFloat(tps[1], 64)
+	if rate == 0 {
+		rate = 1
+	}
+	return a.result(ops, ops/rate)
 }
 
 // awaitPostgres waits until it takes connections: it listens before.

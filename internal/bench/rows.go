@@ -1,6 +1,9 @@
 package bench
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // rows is the table, in the order in which the rows run. A new row is one entry here; if it needs a
 // new workload, that gets a file of its own. docs/performance.md explains each row.
@@ -289,6 +292,21 @@ var rows = []*Row{
 	redisGets("1", 20_000, 3, 8),
 	redisGets("8", 40_000, 2.5, 5),
 	{
+		Name: "run-redis-one-cpu", Title: "redis-benchmark, 50 clients, GET, both programs on one processor", Unit: "requests/s",
+		Transports: []string{"tcp get", "run get"}, program: redisOn("0", 40_000), value: perSecond,
+		bounds: []bound{{"run get", "tcp get", 1, 1.5}},
+	},
+	{
+		Name: "run-redis-1-one-cpu", Title: "the same, 1 client", Unit: "requests/s",
+		Transports: []string{"tcp get", "run get"}, program: redisOn("0", 15_000, "-c", "1"), value: perSecond,
+		bounds: []bound{{"run get", "tcp get", 1, 1.5}},
+	},
+	{
+		Name: "run-memcached-8", Title: "memcslap, 8 clients, GET", Unit: "requests/s",
+		Transports: []string{transportTCP, transportRun}, program: memcachedWork(8, 40_000), value: perSecond,
+		bounds: []bound{{transportRun, transportTCP, 2, 4}},
+	},
+	{
 		Name: "run-redis-pipeline", Title: "the same, 16 requests at a time in each connection", Unit: "requests/s",
 		Transports: redisTransports,
 		program:    redisWork(400_000, "-P", "16"), value: perSecond,
@@ -298,14 +316,30 @@ var rows = []*Row{
 	{
 		Name: "run-nginx", Title: "wrk with 64 connections to nginx with two workers, files of 1000 and 100 000 bytes", Unit: "requests/s",
 		Transports: []string{"tcp 1k", "run 1k", "tcp 100k", "run 100k"},
-		program:    nginxWork, value: perSecond,
+		program:    nginxWork(64, 0), value: perSecond,
 		bounds:    []bound{{"run 1k", "tcp 1k", 1.2, 1.7}, {"run 100k", "tcp 100k", 1.2, 1.7}},
 		cpuBounds: []bound{{"run 1k", "tcp 1k", 0.8, 0}, {"run 100k", "tcp 100k", 0.8, 0}},
 	},
 	{
 		Name: "run-pgbench", Title: "pgbench -S, 8 clients", Unit: "transactions/s",
-		Transports: []string{transportTCP, transportRun}, program: pgbenchWork, value: perSecond,
-		bounds: []bound{{transportRun, transportTCP, 1.0, 1.2}},
+		Transports: []string{transportTCP, transportRun}, program: pgbenchWork(8), value: perSecond,
+		bounds: []bound{{transportRun, transportTCP, 1.4, 2}},
+	},
+	{
+		Name: "run-pgbench-1", Title: "the same, 1 client", Unit: "transactions/s",
+		Transports: []string{transportTCP, transportRun}, program: pgbenchWork(1), value: perSecond,
+		bounds: []bound{{transportRun, transportTCP, 1.5, 2}},
+	},
+	nginxRow(1, 2, 4), nginxRow(8, 2, 3), nginxRow(64, 2, 3),
+	{
+		Name: "run-haproxy-8", Title: "wrk with 8 connections to haproxy, which asks nginx, 200 bytes", Unit: "requests/s",
+		Transports: []string{transportTCP, transportRun}, program: haproxyWork(8), value: perSecond,
+		bounds: []bound{{transportRun, transportTCP, 1.5, 2.5}},
+	},
+	{
+		Name: "run-node-8", Title: "wrk with 8 connections to a server in node, 200 bytes", Unit: "requests/s",
+		Transports: []string{transportTCP, transportRun}, program: nodeWork(8), value: perSecond,
+		bounds: []bound{{transportRun, transportTCP, 1.2, 1.5}},
 	},
 	{
 		Name: "run-pingpong", Title: "round trip of 64 bytes, two programs on processors of their own", Unit: "µs", lower: true,
@@ -337,6 +371,15 @@ var rows = []*Row{
 		program:    talkWork{mode: "connect", args: most(1000, 10), foreign: true}.work(), value: perSecond,
 		bounds: []bound{{transportRun, transportTCP, 0.97, 0.99}},
 	},
+}
+
+// nginxRow is the row of wrk with so many connections to nginx.
+func nginxRow(clients int, must, aim float64) *Row {
+	return &Row{
+		Name: fmt.Sprintf("run-nginx-%d", clients), Title: fmt.Sprintf("wrk with %d connections to nginx, 200 bytes", clients), Unit: "requests/s",
+		Transports: []string{transportTCP, transportRun}, program: nginxWork(clients, 200), value: perSecond,
+		bounds: []bound{{transportRun, transportTCP, must, aim}},
+	}
 }
 
 // redisGets is the row of redis-benchmark with so many clients.
