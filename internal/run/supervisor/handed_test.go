@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bytes"
+	"net/netip"
 	"path/filepath"
 	"testing"
 
@@ -171,6 +172,12 @@ func TestHandedHostile(t *testing.T) {
 	h.say(proto.Message{})
 	if got := h.say(proto.Message{Unique: 1}, h.given[:2]...); got != 99 {
 		t.Errorf("second Relay without a file: status %d, want to be hung up on", got)
+	}
+	h = newHandOut(t, s, "x")
+	h.say(proto.Message{})
+	h.send(testMessage(proto.Message{Kind: proto.KindOffer, Local: netip.MustParseAddrPort("127.0.0.1:1"), Peer: netip.MustParseAddrPort("127.0.0.1:2")}), h.given[0])
+	if got, _ := h.reply(); got != 99 {
+		t.Errorf("Offer in place of the second Relay: status %d, want to be hung up on", got)
 	}
 	if n := len(s.Relays); n != 0 {
 		t.Errorf("%d places among the relays are taken, want none", n)
