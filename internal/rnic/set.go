@@ -116,7 +116,9 @@ func (s *Set) Zoned(addr netip.Addr, first *Device) netip.Addr {
 	s.cfg.Namespace(func() {
 		ifaces, _ := net.Interfaces()
 		for i := range ifaces {
-			if local := LinkLocalOf(&ifaces[i]); local.WithZone("") == addr && s.VLAN(local) == vlan { // rule: internal/host TestSMCRv1LinkLocal: local.WithZone("") == addr -> false
+			local := LinkLocalOf(&ifaces[i])
+			// rule: TestZoned: s.VLAN(local) == vlan -> s.VLAN(local) == vlan || true
+			if local.WithZone("") == addr && s.VLAN(local) == vlan { // rule: TestZoned: local.WithZone("") == addr -> false
 				found = local
 			}
 		}
