@@ -1,7 +1,9 @@
 package bpf
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"net"
 	"slices"
 	"sync"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/gosmc/smc/internal/option"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // A road leads from a client's network namespace to a server's. The test sees each packet on it, and decides about it.
@@ -24,6 +27,7 @@ type road struct {
 	mu   sync.Mutex
 	seen []segment
 	pass func(s segment, toServer bool) bool // nil for all
+	edit func(packet []byte)                 // changes a segment to the server; nil for none
 }
 
 // newRoad makes two namespaces whose sockets have the programs of p, and a road between them.
@@ -78,6 +82,10 @@ func (r *road) decide(packet []byte, toServer bool) bool {
 		return true
 	}
 	r.mu.Lock()
+	if r.edit != nil && toServer {
+		r.edit(packet)
+		s, _ = parseSegment(packet)
+	}
 	r.seen = append(r.seen, s)
 	pass := r.pass
 	r.mu.Unlock()
@@ -366,4 +374,26 @@ func TestOlderKeys(t *testing.T) {
 		t.Errorf("client: %v %v", got.state, got.reason)
 	}
 	r.checkOption(t, false, false)
+}
+
+// TestSignedWithOption has a SYN with both the SMC option and a signature of MD5, as some other system may send: the SYN-ACK has no
+// option, and the server knows. The signature is over the segment without its options: RFC 2385.
+func TestSignedWithOption(t *testing.T) {
+	p := newPlace(t)
+	r := newRoad(t, p)
+	r.edit = func(packet []byte) {
+		// NOPs with SACK permitted and with the window scale, which are as long as the option with two NOPs.
+		at := bytes.Index(packet, []byte{1, 1, 4, 2, 1, 3, 3})
+		if s, _ := parseSegment(packet); s.flags&(flagSYN|flagACK) != flagSYN || at < 0 {
+			return
+		}
+		copy(packet[at:], []byte{clc.OptionKind, 6, 0xe2, 0xd4, 0xc3, 0xd9, 1, 1})
+		tcp := packet[int(packet[0]&15)*4:]
+		tcp[16], tcp[17] = 0, 0
+		pseudo := append(bytes.Clone(packet[12:20]), 0, unix.IPPROTO_TCP, 0, byte(len(tcp)))
+		binary.BigEndian.PutUint16(tcp[16:], checksum(append(pseudo, tcp...)))
+	}
+	r.connect(t, md5Key(t, [4]byte{192, 0, 2, 1}), md5Key(t, [4]byte{192, 0, 2, 2})).
+		want(t, fate{option.Alone, option.Signed}, fate{option.Alone, option.NotSent})
+	r.checkOption(t, true, false)
 }
