@@ -10,6 +10,7 @@ import (
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
+	"github.com/gosmc/smc/wire/llc"
 )
 
 // TestSMCRUnreachableGID has a client with a device on a network to which the server has no route. It is the server's only choice for a symmetric link, and
@@ -55,6 +56,42 @@ func TestSMCRUnreachableGID(t *testing.T) {
 				t.Errorf("the server's route to %s: %+v", far, route)
 			}
 		}
+	}
+	checkExchange(t, c, s)
+	c.Close()
+	s.Close()
+}
+
+// TestSMCRUnreachableOffer has a server with three devices, of which one has no route to the client's other device. It offers the one
+// that has a route, and no other before it.
+func TestSMCRUnreachableOffer(t *testing.T) {
+	smctest.CheckLeaks(t)
+	cables := smctest.NewCables(t, 3)
+	for end, addr := range []string{"10.55.0.1", "10.55.0.2"} {
+		cables.IP(end, "addr flush dev cable1")
+		cables.IP(end, "addr add "+addr+"/24 dev cable1")
+	}
+	r := newCableRig(t, cables, false, func(c, s *Config) {
+		c.SMCRDevices = []string{cables.Addr[0][0].String(), cables.Addr[2][0].String()}
+		s.SMCRDevices = []string{cables.Addr[0][1].String(), "10.55.0.2", cables.Addr[2][1].String()}
+	})
+	f := followHost(t, r.server, control.TraceOptions{})
+	c, s := r.connect()
+	checkSMCR(t, c, s)
+	r.awaitRedundancy("symmetric")
+	var offers []string
+	for _, e := range f.events() {
+		if e.Kind != control.TraceLLC || !e.Sent {
+			continue
+		}
+		if m, _ := llc.Parse(e.Bytes); m != nil {
+			if m, ok := m.(llc.AddLink); ok && !m.Reply {
+				offers = append(offers, m.GID.Addr().String())
+			}
+		}
+	}
+	if len(offers) != 1 || offers[0] != cables.Addr[2][1].String() {
+		t.Errorf("the server has offered %v, want %v", offers, cables.Addr[2][1])
 	}
 	checkExchange(t, c, s)
 	c.Close()

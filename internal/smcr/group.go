@@ -101,7 +101,7 @@ func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error
 	oneEach := r.Role == core.RoleServer && len(cfg.RNICs) < 2 && r.Version == clc.V2 && len(r.PeerGIDs) < 2 // rule: internal/host TestSMCRSecondLinkUnasked: r.Role == core.RoleServer -> true
 	var routes []core.PairRoute
 	if len(r.PeerGIDs) > 1 { // the first one belongs to the link
-		routes = g.fabric.rnics.RoutesTo(cfg.RNICs, r.PeerGIDs[1:]) // rule: internal/host TestSMCRUnreachableGID
+		routes = g.fabric.rnics.RoutesTo(cfg.RNICs, r.PeerGIDs[1:]) // rule: internal/host TestSMCRUnreachableOffer
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
