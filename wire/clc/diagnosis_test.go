@@ -106,6 +106,12 @@ func TestLookup(t *testing.T) {
 			t.Errorf("Lookup(%#x, %v) = %+v, want %s", uint32(tt.d), tt.os, r, tt.want)
 		}
 	}
+	// A peer in a container of this machine is as little local as one on another host, and needs another advice.
+	for _, where := range []string{"another host", "another network namespace", "container"} {
+		if r := Lookup(DiagNotLocal, OSUnspecified); !strings.Contains(r.Cause, where) {
+			t.Errorf("Lookup(%v).Cause = %q, want %q in it", DiagNotLocal, r.Cause, where)
+		}
+	}
 	if r := Lookup(1, OSZOS); !strings.Contains(r.Sentence, "z/OS") {
 		t.Errorf("Lookup(1, z/OS).Sentence = %q, want the system's name in it", r.Sentence)
 	}
