@@ -214,12 +214,16 @@ func TestAccountOf(t *testing.T) {
 	}
 }
 
-// addresses is a process that asks for the port of many addresses, as a user if one is named. It says how many it got,
+// addresses is a process that asks for the port of many addresses, as a user if one is named, from a number on if one is. It says how many it got,
 // each time that it is told to ask.
 func addresses(p *smctest.Parent) {
-	dir, user := p.Args[0], 0
+	dir, user, first := p.Args[0], 0, 0
 	_, err := fmt.Sscan(p.Args[1], &user)
 	p.Check(err)
+	if len(p.Args) > 2 {
+		_, err = fmt.Sscan(p.Args[2], &first)
+		p.Check(err)
+	}
 	if user != 0 {
 		p.Check(syscall.Setgroups(nil))
 		p.Check(syscall.Setresgid(user, user, user))
@@ -234,7 +238,7 @@ func addresses(p *smctest.Parent) {
 	for p.Hear() == "ask" {
 		n := 0
 		for range 2 * maxAccountPorts {
-			addr := netip.AddrFrom4([4]byte{127, byte(user % 251), byte(len(held)), 9})
+			addr := netip.AddrFrom4([4]byte{127, byte(user % 251), byte(first + len(held)), 9})
 			g, err := port.Claim(context.Background(), dir, addr, 0)
 			if err != nil {
 				break

@@ -272,9 +272,9 @@ func TestVacancyBound(t *testing.T) {
 	smctest.Eventually(t, patience, "no sockets", func() bool { return p.sockets(t) == 0 })
 	p.agent.ports.tick()
 	living := 0
-	end := func(user int) {
+	end := func(user, first int) {
 		t.Helper()
-		child := smctest.Start(t, "addresses", p.dir, fmt.Sprint(user))
+		child := smctest.Start(t, "addresses", p.dir, fmt.Sprint(user), fmt.Sprint(first))
 		child.Say("ask")
 		if got := child.Hear("granted"); got != fmt.Sprint(maxAccountPorts) {
 			t.Fatalf("user %d has the port of %s addresses, want %d", user, got, maxAccountPorts)
@@ -284,14 +284,16 @@ func TestVacancyBound(t *testing.T) {
 		smctest.Eventually(t, patience, "its sockets to be gone", func() bool { return p.sockets(t) == living })
 		p.agent.ports.tick()
 	}
-	end(4001)
-	if n := p.vacant(t); n != 1+maxAccountPorts {
-		t.Errorf("%d vacant ports, want %d", n, 1+maxAccountPorts)
+	for _, first := range []int{0, 100} { // once more, with other addresses
+		end(4001, first)
+		if n := p.vacant(t); n != 1+maxAccountPorts {
+			t.Errorf("%d vacant ports after addresses from %d, want %d", n, first, 1+maxAccountPorts)
+		}
 	}
 	p.claim(t, here, netip.MustParseAddr("127.91.92.99")) // there is room for others
 	living++
 	for user := 4002; user < 4002+maxVacancies/maxAccountPorts+1; user++ {
-		end(user)
+		end(user, 0)
 	}
 	s := p.status(t)
 	if len(s.Vacant) != maxVacancies {
