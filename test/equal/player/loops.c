@@ -43,11 +43,11 @@ static void watch_end(struct watch *x)
 		close(x->epfd);
 }
 
-/* watch_wait waits until there is news. False: there was none for long, which is a failure. */
-static bool watch_wait(struct watch *x)
+/* wait_once is watch_wait as long as no signal comes. Its result is that of the call. */
+static int wait_once(struct watch *x, int msec)
 {
 	struct pollfd p = {.fd = x->fd, .events = (short)(x->events & 0xff)};
-	struct timeval t = {w->stuck / 1000, 0};
+	struct timeval t = {msec / 1000, msec % 1000 * 1000};
 	struct epoll_event ev;
 	fd_set in, out;
 	int n;
@@ -55,25 +55,55 @@ static bool watch_wait(struct watch *x)
 	switch (x->how) {
 	case 's':
 		if (x->fd >= FD_SETSIZE)
-			return false;
+			return 0;
 		FD_ZERO(&in);
 		FD_ZERO(&out);
 		if (x->events & EPOLLIN)
 			FD_SET(x->fd, &in);
 		if (x->events & EPOLLOUT)
 			FD_SET(x->fd, &out);
-		return select(x->fd + 1, &in, &out, NULL, &t) > 0;
+		return select(x->fd + 1, &in, &out, NULL, &t);
 	case 'e':
-		n = epoll_wait(x->epfd, &ev, 1, w->stuck);
+		n = epoll_wait(x->epfd, &ev, 1, msec);
 		if (n == 1 && x->oneshot) {
 			ev.events = x->events;
 			ev.data.fd = x->fd;
 			epoll_ctl(x->epfd, EPOLL_CTL_MOD, x->fd, &ev);
 		}
-		return n == 1;
+		return n;
 	default:
-		return poll(&p, 1, w->stuck) > 0;
+		return poll(&p, 1, msec);
 	}
+}
+
+/*
+ * watch_wait waits until there is news. False: there was none for long, which is a failure. No signal ends it: the one that tells of bytes (O_ASYNC) can come after they
+ * have been read. The kernel sends it when a Unix socket has woken its reader up, and a TCP socket before that can read.
+ */
+static bool watch_wait(struct watch *x)
+{
+	long until = (long)msec_now() + w->stuck, left = w->stuck;
+	int n;
+
+	do {
+		n = wait_once(x, (int)left);
+		left = until - (long)msec_now();
+	} while (n < 0 && errno == EINTR && left > 0);
+	return n > 0;
+}
+
+/* await is watch_wait of poll. */
+bool await(int fd, short events, int msec)
+{
+	struct pollfd p = {.fd = fd, .events = events};
+	long until = (long)msec_now() + msec, left = msec;
+	int n;
+
+	do {
+		n = poll(&p, 1, (int)left);
+		left = until - (long)msec_now();
+	} while (n < 0 && errno == EINTR && left > 0);
+	return n > 0;
 }
 
 static bool blocking(int fd, bool on)
@@ -213,9 +243,7 @@ static bool send_whole(struct slot *s, struct watch *x, long n)
 		long r = send_one(s, "send", buffer(), n, MSG_NOSIGNAL);
 
 		if (again(r)) {
-			struct pollfd p = {.fd = s->fd, .events = POLLOUT};
-
-			if (!x || poll(&p, 1, w->stuck) <= 0)
+			if (!x || !await(s->fd, POLLOUT, w->stuck))
 				return false;
 			continue;
 		}
@@ -337,7 +365,6 @@ void op_empty(const struct args *a)
 {
 	struct slot *s = slot_of(a->v[0]);
 	long chunk = number(a, 1, 30000), r;
-	struct pollfd p = {.fd = s->fd, .events = POLLIN};
 	bool was;
 
 	if (s->fd < 0 || s->conn < 0 || chunk <= 0 || chunk > (long)BUFFER)
@@ -346,7 +373,7 @@ void op_empty(const struct args *a)
 	do {
 		while ((r = take(s, buffer(), chunk, 0)) > 0)
 			;
-	} while (again(r) && w->connection[s->conn].got[s->side] < w->connection[s->conn].sent[!s->side] && poll(&p, 1, 1000) > 0);
+	} while (again(r) && w->connection[s->conn].got[s->side] < w->connection[s->conn].sent[!s->side] && await(s->fd, POLLIN, 1000));
 	say_result(r);
 	say("%s", w->connection[s->conn].got[s->side] == w->connection[s->conn].sent[!s->side] ? "all" : "NOT ALL");
 	blocking(s->fd, was);

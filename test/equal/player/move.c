@@ -206,7 +206,6 @@ void op_burst(const struct args *a)
 /* recv_spliced takes the bytes that are there, up to n. How much comes at a time is the kernel's to choose: a pipe has so many places. */
 static long recv_spliced(const struct slot *s, char *b, long n)
 {
-	struct pollfd ready = {.fd = s->fd, .events = POLLIN};
 	int p[2], error;
 	long r, sum = 0;
 
@@ -222,7 +221,7 @@ static long recv_spliced(const struct slot *s, char *b, long n)
 			error = errno;
 			sum += r > 0 ? r : 0;
 		} else if (r < 0 && error == EAGAIN && s->conn >= 0 && w->connection[s->conn].got[s->side] + sum < w->connection[s->conn].sent[!s->side]) {
-			r = poll(&ready, 1, 1000); /* the bytes in a ring are handed over, which takes its time */
+			r = await(s->fd, POLLIN, 1000); /* the bytes in a ring are handed over, which takes its time */
 		} else if (r > 0) {
 			CHECK(read(p[0], b + sum, (size_t)r) == r);
 			sum += r;
@@ -272,8 +271,7 @@ void op_recv(const struct args *a)
 	}
 	error = errno;
 	while (self->kind == '~' && r > 0 && r < n && flags == 0) { /* model.go: a receive that waits may be woken by the first part of a send */
-		struct pollfd p = {.fd = s->fd, .events = POLLIN};
-		long more = poll(&p, 1, LATER) > 0 ? recv(s->fd, b + r, (size_t)(n - r), MSG_DONTWAIT) : 0;
+		long more = await(s->fd, POLLIN, LATER) ? recv(s->fd, b + r, (size_t)(n - r), MSG_DONTWAIT) : 0;
 
 		if (more <= 0)
 			break;

@@ -138,6 +138,7 @@ void op_recv(const struct args *a);
 void op_burst(const struct args *a);
 
 /* loops.c */
+bool await(int fd, short events, int msec);
 void op_pump(const struct args *a);
 void op_drain(const struct args *a);
 void op_echo(const struct args *a);
