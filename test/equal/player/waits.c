@@ -14,6 +14,15 @@ static int split(char *list, char **v, int most)
 	return n;
 }
 
+#define ASKED 50 /* microseconds for which the kernel, once asked, need not be where rings have something to tell of */
+
+/* apart has a question come so long after the one before it that the kernel is asked, too. docs/run.md has the difference. */
+static void apart(void)
+{
+	if (!w->bare)
+		usleep(ASKED + 10);
+}
+
 /* op_poll: SLOT[,SLOT]... EVENTS [MSEC] [ppoll] */
 void op_poll(const struct args *a)
 {
@@ -24,6 +33,7 @@ void op_poll(const struct args *a)
 
 	for (int i = 0; i < n; i++)
 		p[i] = (struct pollfd){.fd = fd_of(v[i]), .events = (short)(events_of(a->v[1]) & 0xffff)};
+	apart();
 	r = has(a, "ppoll") ? ppoll(p, (nfds_t)n, &t, NULL) : poll(p, (nfds_t)n, (int)number(a, 2, 0));
 	say_result(r);
 	for (int i = 0; i < n && r >= 0; i++) {
@@ -106,6 +116,7 @@ void op_ewait(const struct args *a)
 
 	if (most > 64)
 		most = 64;
+	apart();
 	if (has(a, "pwait2"))
 		n = epoll_pwait2(fd, ev, most, &t, NULL);
 	else if (has(a, "pwait"))
