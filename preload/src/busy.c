@@ -320,7 +320,8 @@ void busy_inherited(int from, int epfd, uint32_t serial, const struct epoll_even
 	if (!b || b->n == 0 || !lock(b))
 		return;
 	for (uint32_t i = 0; i < b->n; i++)
-		if (busy_cool(b->members[i].ring) && b->members[i].events) {
+		/* An instance is readable for those of its events that are there, whatever else is. */
+		if (busy_cool(b->members[i].ring) && (ev ? b->members[i].events & (EPOLLIN | EPOLLRDNORM) : b->members[i].events)) {
 			there[n] = b->members[i];
 			ring_ref(there[n++].ring);
 		}

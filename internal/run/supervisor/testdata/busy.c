@@ -267,6 +267,19 @@ static void on_nested(void)
 	CHECK(told_of(outer, es, PATIENCE) == EPOLLIN);
 }
 
+/* on_nested_else has the outer instance tell of nothing, as the inner one waits for something else than bytes. */
+static void on_nested_else(void)
+{
+	int outer = epoll_create1(0);
+
+	strand();
+	CHECK(control(es, EPOLL_CTL_MOD, s, EPOLLRDHUP) == 0);
+	CHECK(control(outer, EPOLL_CTL_ADD, es, EPOLLIN) == 0);
+	CHECK(told_of(outer, es, 0) == 0 && told_of(outer, es, 20) == 0 && told(es, 20) == 0);
+	CHECK(close(c) == 0);
+	CHECK(told_of(outer, es, PATIENCE) == EPOLLIN && (told(es, PATIENCE) & EPOLLRDHUP));
+}
+
 static void on_polled(void)
 {
 	struct pollfd p;
@@ -716,7 +729,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} cases[] = {
 		{"again", on_again}, {"edge", on_edge}, {"edge-again", on_edge_again}, {"writable", on_writable}, {"gone", on_gone}, {"oneshot", on_oneshot},
-		{"poll", on_poll}, {"select", on_select}, {"copy", on_copy}, {"other", on_other}, {"nested", on_nested}, {"polled", on_polled},
+		{"poll", on_poll}, {"select", on_select}, {"copy", on_copy}, {"other", on_other}, {"nested", on_nested}, {"nested-else", on_nested_else}, {"polled", on_polled},
 		{"fork", on_fork}, {"thread", on_thread}, {"receiver", on_receiver}, {"poller", on_poller}, {"reset", on_reset}, {"exec", on_exec},
 		{"signal", on_signal}, {"struck", on_struck}, {"apart", on_apart}, {"turning", on_turning}, {"beside", on_beside}, {"instance", on_instance}, {"company", on_company}, {"parent", on_parent}, {"many", on_many}, {"resting", on_resting},
 	};
