@@ -205,6 +205,9 @@ type hostedConn interface {
 	// Since is when the TCP connection was taken over.
 	Since() time.Time
 
+	// Client reports whether this end has dialled.
+	Client() bool
+
 	// TraceClosed traces the end of the connection.
 	TraceClosed(in, out uint64)
 }
@@ -222,8 +225,8 @@ type Owner interface {
 	// Closed says that the application has closed a connection, which may still wait for its peer.
 	Closed(c Conn)
 
-	// FellBack counts a connection that goes on over TCP.
-	FellBack(reason clc.Reason)
+	// FellBack counts a connection that goes on over TCP, and whether this end is the client.
+	FellBack(reason clc.Reason, client bool)
 
 	// Failed counts a connection that has failed.
 	Failed(reason string)

@@ -49,10 +49,10 @@ func (o *notingOwner) Add(Conn) error {
 	o.note("add")
 	return nil
 }
-func (o *notingOwner) Forget(Conn)          { o.note("forget") }
-func (o *notingOwner) Closed(Conn)          { o.note("closed") }
-func (o *notingOwner) FellBack(clc.Reason)  { o.note("fell back") }
-func (o *notingOwner) Failed(reason string) { o.note(reason) }
+func (o *notingOwner) Forget(Conn)               { o.note("forget") }
+func (o *notingOwner) Closed(Conn)               { o.note("closed") }
+func (o *notingOwner) FellBack(clc.Reason, bool) { o.note("fell back") }
+func (o *notingOwner) Failed(reason string)      { o.note(reason) }
 func (o *notingOwner) Trace(r Record, _ []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

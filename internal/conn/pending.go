@@ -77,6 +77,9 @@ func (i *ident) ID() uint64 { return i.id }
 // Since implements [Conn].
 func (i *ident) Since() time.Time { return i.since }
 
+// Client implements [Conn].
+func (i *ident) Client() bool { return i.client }
+
 // Mode implements [Conn].
 func (i *ident) Mode() Mode { return i.mode }
 

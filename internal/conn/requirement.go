@@ -59,7 +59,7 @@ func (e *FallbackError) Unwrap() error { return e.Err }
 // takes no more connections, TCP is closed and the error says why.
 func (p *Pending) FallBack(require Requirement, f Fallback) (Conn, error) {
 	c := NewTCP(p, f)
-	p.env.Owner.FellBack(f.Reason)
+	p.env.Owner.FellBack(f.Reason, p.client)
 	var err error
 	if !require.Met(ModeTCP) {
 		err = &FallbackError{Reason: f.Reason}

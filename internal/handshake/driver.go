@@ -19,8 +19,9 @@ type Owner interface {
 	// Message counts a CLC message as it is on the wire, or bytes that came in place of one.
 	Message(message []byte, sent bool)
 
-	// Established counts a handshake that has made an SMC connection.
-	Established()
+	// Established counts a handshake that has made an SMC connection, and the time since the TCP
+	// connection was taken over.
+	Established(took time.Duration)
 
 	// Failed counts a handshake that has ended its TCP connection.
 	Failed(reason string)

@@ -360,7 +360,7 @@ func (s *handshake) established(r core.Result) {
 	})
 	if s.err == nil {
 		s.result = s.smc
-		s.driver.cfg.Owner.Established()
+		s.driver.cfg.Owner.Established(time.Since(s.smc.Since()))
 	}
 }
 

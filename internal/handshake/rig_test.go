@@ -30,12 +30,12 @@ const patience = time.Minute
 type testOwner struct{}
 
 func (testOwner) Message([]byte, bool)      {}
-func (testOwner) Established()              {}
+func (testOwner) Established(time.Duration) {}
 func (testOwner) Failed(string)             {}
 func (testOwner) Add(conn.Conn) error       { return nil }
 func (testOwner) Forget(conn.Conn)          {}
 func (testOwner) Closed(conn.Conn)          {}
-func (testOwner) FellBack(clc.Reason)       {}
+func (testOwner) FellBack(clc.Reason, bool) {}
 func (testOwner) Trace(conn.Record, []byte) {}
 
 func newTestDriver() *Driver {

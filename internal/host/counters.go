@@ -5,6 +5,7 @@ import (
 	"sort"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
@@ -16,28 +17,39 @@ import (
 // counters are the counters of one host. They only grow. Indexes are modes.
 type counters struct {
 	connections       [4]atomic.Uint64
+	asServer          [4]atomic.Uint64 // of connections, those that a listener took
 	bytesIn, bytesOut [4]atomic.Uint64
 	handshakesOK      atomic.Uint64
 	handshakesFailed  atomic.Uint64
+	failovers         atomic.Uint64
+	times             handshakeTimes
 	data              stream.Stats
 	messages          messageCounters
 
 	mu        sync.Mutex
-	fallbacks map[clc.Reason]uint64
+	fallbacks map[clc.Reason]fallbackCount
 	ends      map[endKey]uint64
 }
 
-// fallback counts a connection that went on over TCP.
-func (k *counters) fallback(r clc.Reason) {
+// A fallbackCount counts connections that went on over TCP for one reason.
+type fallbackCount struct{ all, asServer uint64 }
+
+// fallback counts a connection that went on over TCP, and whether our end is the client.
+func (k *counters) fallback(r clc.Reason, client bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.fallbacks == nil {
-		k.fallbacks = make(map[clc.Reason]uint64)
+		k.fallbacks = make(map[clc.Reason]fallbackCount)
 	}
 	if _, ok := k.fallbacks[r]; !ok && len(k.fallbacks) >= maxFallbackReasons {
 		r = clc.Lookup(clc.DiagNone, clc.OSUnspecified) // a peer makes up reasons
 	}
-	k.fallbacks[r]++
+	n := k.fallbacks[r]
+	n.all++
+	if !client { // rule: TestCountersByRole: !client -> client
+		n.asServer++
+	}
+	k.fallbacks[r] = n
 }
 
 // Ends are counted by kind and reason, so that an operator with reset connections learns the
@@ -81,9 +93,13 @@ func (k *counters) endStatus() []control.EndCount {
 func (k *counters) status() control.StatusCounters {
 	s := control.StatusCounters{
 		Connections:      make(map[string]uint64),
+		AsServer:         make(map[string]uint64),
 		Bytes:            make(map[string]control.ByteCount),
 		HandshakesOK:     k.handshakesOK.Load(),
 		HandshakesFailed: k.handshakesFailed.Load(),
+		HandshakeTimes:   k.times.status(),
+		Failovers:        k.failovers.Load(),
+		BuffersFull:      k.data.Full.Load(),
 		Fallbacks:        []control.FallbackCount{},
 		DoorbellsRung:    k.data.Rings.Load(),
 		Sleeps:           k.data.Sleeps.Load(),
@@ -94,12 +110,13 @@ func (k *counters) status() control.StatusCounters {
 		if m == conn.ModeUnix && k.connections[m].Load() == 0 {
 			continue // there are no programs of 'gosmc run', on most machines
 		}
+		s.AsServer[m.String()] = k.asServer[m].Load() // before all: it is never more
 		s.Connections[m.String()] = k.connections[m].Load()
 		s.Bytes[m.String()] = control.ByteCount{In: k.bytesIn[m].Load(), Out: k.bytesOut[m].Load()}
 	}
 	k.mu.Lock()
 	for r, n := range k.fallbacks {
-		s.Fallbacks = append(s.Fallbacks, control.FallbackCount{Code: control.ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n})
+		s.Fallbacks = append(s.Fallbacks, control.FallbackCount{Code: control.ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n.all, AsServer: n.asServer})
 	}
 	s.Ends = k.endStatus()
 	k.mu.Unlock()
@@ -164,4 +181,29 @@ func (m *messageCounters) status() (ofCLC, ofLLC []control.MessageCount) {
 		ofLLC = list(ofLLC, i, llc.Type(i).String(), &m.llc[i])
 	}
 	return ofCLC, ofLLC
+}
+
+// handshakeTimes is a histogram of the time that handshakes took. The last count is of those that took longer than
+// every bound.
+type handshakeTimes struct {
+	counts [len(control.HandshakeBounds) + 1]atomic.Uint64
+	sum    atomic.Uint64 // nanoseconds
+}
+
+// add counts a handshake.
+func (h *handshakeTimes) add(took time.Duration) {
+	i := 0
+	for i < len(control.HandshakeBounds) && took > control.HandshakeBounds[i] {
+		i++
+	}
+	h.sum.Add(uint64(max(took, 0)))
+	h.counts[i].Add(1)
+}
+
+func (h *handshakeTimes) status() (t control.HandshakeTimes) {
+	for i := range h.counts {
+		t.Counts[i] = h.counts[i].Load()
+	}
+	t.Nanoseconds = h.sum.Load()
+	return t
 }

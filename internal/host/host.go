@@ -201,6 +201,9 @@ func (h *Host) add(c conn.Conn) error {
 	h.conns[c] = true
 	h.inUse++
 	h.counters.connections[c.Mode()].Add(1)
+	if !c.Client() { // rule: TestCountersByRole: !c.Client() -> true
+		h.counters.asServer[c.Mode()].Add(1)
+	}
 	return nil
 }
 

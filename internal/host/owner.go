@@ -2,6 +2,7 @@ package host
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
@@ -23,7 +24,7 @@ func (o *connOwner) Forget(c conn.Conn) { (*Host)(o).forget(c) }
 func (o *connOwner) Closed(c conn.Conn) { (*Host)(o).unused(c) }
 
 // FellBack implements [Owner].
-func (o *connOwner) FellBack(r clc.Reason) { o.counters.fallback(r) }
+func (o *connOwner) FellBack(r clc.Reason, client bool) { o.counters.fallback(r, client) }
 
 // Failed implements [Owner].
 func (o *connOwner) Failed(reason string) {
@@ -42,7 +43,10 @@ type handshakeOwner Host
 func (o *handshakeOwner) Message(b []byte, sent bool) { o.counters.messages.countCLC(b, sent) }
 
 // Established implements [handshake.Owner].
-func (o *handshakeOwner) Established() { o.counters.handshakesOK.Add(1) }
+func (o *handshakeOwner) Established(took time.Duration) {
+	o.counters.handshakesOK.Add(1)
+	o.counters.times.add(took)
+}
 
 // Failed implements [handshake.Owner].
 func (o *handshakeOwner) Failed(reason string) {
@@ -65,6 +69,9 @@ func (h *groupOwner) GroupEnded(a transport.Association, tell func(count int)) (
 		}
 	}
 }
+
+// FailedOver implements [smcr.Owner].
+func (h *groupOwner) FailedOver() { h.counters.failovers.Add(1) }
 
 // Ended implements [smcr.Owner].
 func (h *groupOwner) Ended(what, reason string) { h.counters.ended(what, reason) }

@@ -138,7 +138,7 @@ func TestSMCRFailover(t *testing.T) {
 			smctest.Eventually(t, patience, "both ends have lost the link", func() bool { return r.failovers() == 2 })
 			st := r.client.Status()
 			lost := slices.ContainsFunc(st.Counters.Ends, func(e control.EndCount) bool { return e.What == "link" })
-			if x := st.Groups[0]; x.Failovers == 0 || x.Moved == 0 || !lost {
+			if x := st.Groups[0]; x.Failovers == 0 || st.Counters.Failovers == 0 || x.Moved == 0 || !lost {
 				t.Errorf("%d failovers of %d connections are shown, and the ends %v", x.Failovers, x.Moved, st.Counters.Ends)
 			}
 			if tt.name == "packets of the second link vanish" {

@@ -56,6 +56,9 @@ type Owner interface {
 	// await an answer that cannot come any more.
 	GroupEnded(a transport.Association, tell func(count int)) (lost func())
 
+	// FailedOver counts a link whose connections go on over other links of its group.
+	FailedOver()
+
 	// Ended counts the end of a group, or of one of its links, by a reason in words.
 	Ended(what, reason string)
 

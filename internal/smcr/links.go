@@ -274,6 +274,7 @@ func (s *groupLinks) linkDown(out core.LinkDown) {
 	moved += l.moved
 	s.failovers++
 	s.moved += uint64(moved)
+	g.fabric.cfg.Owner.FailedOver()                              // rule: internal/host TestSMCRFailover
 	g.fabric.cfg.Owner.Ended(endOfLink, groupEndReason(out.Why)) // rule: internal/host TestSMCRFailover
 	g.fabric.cfg.Logger.Warn("link ended, connections go on over others",
 		"group", g.lg.ID, "link", out.Link, "local", l.rnic.Addr(), "peer", l.peer, "why", out.Why.String(),

@@ -124,6 +124,8 @@ func (*endsOwner) GroupEnded(_ transport.Association, tell func(int)) func() {
 	return func() {}
 }
 
+func (o *endsOwner) FailedOver() {}
+
 func (o *endsOwner) Ended(what, reason string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

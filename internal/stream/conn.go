@@ -65,6 +65,7 @@ type Stats struct {
 	Sleeps atomic.Uint64 // times a reader or writer parked
 	Spins  atomic.Uint64 // waits that ended while spinning
 	Futile atomic.Uint64 // spins that ended in parking all the same
+	Full   atomic.Uint64 // times a writer found no room and waited
 }
 
 // A PeerError says that the peer's header held something that no correct peer writes.

@@ -181,6 +181,24 @@ func TestWritable(t *testing.T) {
 }
 
 // WriterBlocked is set when a write finds no room, and withdrawn once half the ring is free.
+// TestStatsFull checks that writes which find no room are counted, and others are not.
+func TestStatsFull(t *testing.T) {
+	watchdog(t)
+	const capacity = 1000
+	p := newPuppet(64, capacity)
+	if n, err := p.conn.Write(make([]byte, capacity)); n != capacity || err != nil || p.stats.Full.Load() != 0 {
+		t.Fatalf("Write that just fits = %d, %v, and counted %d times", n, err, p.stats.Full.Load())
+	}
+	more := start(p.conn.Write, make([]byte, 1))
+	p.asleep(t, 1)
+	if n := p.stats.Full.Load(); n != 1 {
+		t.Errorf("a write that waits is counted %d times, want once", n)
+	}
+	p.consume(at(300, capacity), 0, 0)
+	p.conn.Wake()
+	<-more
+}
+
 func TestWriterBlockedFlag(t *testing.T) {
 	watchdog(t)
 	const capacity = 1000

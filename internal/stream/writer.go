@@ -105,6 +105,7 @@ func (c *Conn) awaitRoom(n int) {
 	// Unless it is the carrier that we wait for.
 	c.setBlocked(w.free+w.held < w.want || w.urgent) // rule: TestWriterBlockedFlag
 	w.waits = true
+	c.stats.Full.Add(1) // rule: TestStatsFull
 	w.wait(c.stats)
 }
 

@@ -101,7 +101,9 @@ type view struct {
 func (v view) Status() control.Status {
 	st := control.Status{
 		Started: v.started, Command: "gosmc run",
-		Counters: control.StatusCounters{Connections: make(map[string]uint64), Bytes: make(map[string]control.ByteCount)},
+		Counters: control.StatusCounters{
+			Connections: make(map[string]uint64), AsServer: make(map[string]uint64), Bytes: make(map[string]control.ByteCount),
+		},
 	}
 	v.readNotes()
 	v.mu.Lock()
@@ -117,8 +119,11 @@ func (v view) Status() control.Status {
 	for _, d := range slices.Sorted(maps.Keys(stayed)) {
 		n, r := stayed[d], clc.Lookup(d, clc.OSUnspecified)
 		st.Counters.Connections["TCP"] += n
-		st.Counters.Fallbacks = append(st.Counters.Fallbacks, control.FallbackCount{Code: control.ReasonCode(d), Tag: r.Tag, Text: r.Sentence, Count: n})
+		st.Counters.Fallbacks = append(st.Counters.Fallbacks, control.FallbackCount{
+			Code: control.ReasonCode(d), Tag: r.Tag, Text: r.Sentence, Count: n, AsServer: n,
+		})
 	}
+	maps.Copy(st.Counters.AsServer, st.Counters.Connections) // it is the supervisor of servers
 	v.mu.Unlock()
 	pids, _ := procs.Supervised(v.socket)
 	for i, pid := range append(pids, callers...) {
