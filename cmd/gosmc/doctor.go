@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/survey"
 	"github.com/gosmc/smc/wire/clc"
@@ -162,7 +163,7 @@ func (r *doctorReport) machine(ctx context.Context) {
 	}
 	r.programs(r.ours(inspect.Processes()))
 	r.left(g.Dirs)
-	r.connections(&g, func(ssConn) bool { return true })
+	r.connections(&g, func(inventory.Conn) bool { return true })
 }
 
 // settings checks the configuration, and returns whether all is switched off.
@@ -194,7 +195,7 @@ func (r *doctorReport) settings() (off bool) {
 
 // ours leaves the programs that the report is about.
 func (r *doctorReport) ours(list []inspect.Process) []inspect.Process {
-	return slices.DeleteFunc(list, func(p inspect.Process) bool { return !within(p.Dir, r.dir) })
+	return slices.DeleteFunc(list, func(p inspect.Process) bool { return !inventory.Within(p.Dir, r.dir) })
 }
 
 // programs checks the supervisors and the libraries of programs of 'gosmc run'.
@@ -230,12 +231,12 @@ func (r *doctorReport) left(dirs []string) {
 }
 
 // connections has the chosen connections that are TCP, by server and reason.
-func (r *doctorReport) connections(g *survey.Answers, chosen func(ssConn) bool) {
+func (r *doctorReport) connections(g *survey.Answers, chosen func(inventory.Conn) bool) {
 	report := newSSReport(g, true, false)
-	report.addMoved(r.dir, g.NetNS)
-	report.Connections = slices.DeleteFunc(report.Connections, func(c ssConn) bool { return !chosen(c) })
+	report.AddMoved(r.dir, g.NetNS)
+	report.Connections = slices.DeleteFunc(report.Connections, func(c inventory.Conn) bool { return !chosen(c) })
 	moved := 0
-	for _, s := range summarize(report.Connections) {
+	for _, s := range inventory.Summarize(report.Connections) {
 		for mode, n := range s.Modes {
 			if mode != "TCP" {
 				moved += n
@@ -243,7 +244,7 @@ func (r *doctorReport) connections(g *survey.Answers, chosen func(ssConn) bool) 
 		}
 		for _, reason := range s.Reasons {
 			i := slices.IndexFunc(report.Connections,
-				func(c ssConn) bool { return c.servesAt(s.Port) && c.Mode == "TCP" && c.tag() == reason.Tag })
+				func(c inventory.Conn) bool { return servesAt(&c, s.Port) && c.Mode == "TCP" && c.Tag() == reason.Tag })
 			text := fmt.Sprintf("Port %d, %s: %s stay TCP, %s", s.Port, orNA(s.Command),
 				plural(reason.Count, "connection"), or(reason.Tag, "for no visible reason"))
 			fix, level := "", levelWarn
@@ -264,8 +265,8 @@ func (r *doctorReport) connections(g *survey.Answers, chosen func(ssConn) bool) 
 }
 
 // servesAt reports whether the server of a connection has a port.
-func (c *ssConn) servesAt(port int) bool {
-	addr, err := netip.ParseAddrPort(c.server())
+func servesAt(c *inventory.Conn, port int) bool {
+	addr, err := netip.ParseAddrPort(c.Server())
 	return err == nil && int(addr.Port()) == port
 }
 
@@ -275,7 +276,7 @@ func (r *doctorReport) program(ctx context.Context, pid int) error {
 		return fmt.Errorf("there is no process %d", pid)
 	}
 	g := survey.Ask(ctx, r.dir)
-	of := func(c ssConn) bool { return inspect.IsOrIsBelow(c.PID, pid) } // rule: TestDoctorSupervisor: inspect.IsOrIsBelow(c.PID, pid) -> c.PID == pid
+	of := func(c inventory.Conn) bool { return inspect.IsOrIsBelow(c.PID, pid) } // rule: TestDoctorSupervisor: inspect.IsOrIsBelow(c.PID, pid) -> c.PID == pid
 	for _, h := range g.Hosts {
 		if h.PID == pid {
 			r.add(levelOK, "program", fmt.Sprintf("%d %s uses package smc, with the run directory %s", pid,
@@ -321,9 +322,9 @@ func (r *doctorReport) server(ctx context.Context) error {
 		}
 	}
 	g := survey.Ask(ctx, r.dir)
-	r.connections(&g, func(c ssConn) bool {
+	r.connections(&g, func(c inventory.Conn) bool {
 		return slices.ContainsFunc(e.Servers,
-			func(s explained) bool { return sameServer(c.server(), s.Server) })
+			func(s explained) bool { return sameServer(c.Server(), s.Server) })
 	})
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/survey"
 )
 
@@ -40,6 +41,8 @@ func testHosts() survey.Answers {
 			ConnectionsOmitted: 7,
 			Counters: control.StatusCounters{
 				Connections: map[string]uint64{"SMC-D": 1, "TCP": 1}, Bytes: map[string]control.ByteCount{"SMC-D": {In: 50, Out: 60}},
+				AsServer: map[string]uint64{"SMC-D": 1}, HandshakeTimes: control.HandshakeTimes{Counts: [len(control.HandshakeBounds) + 1]uint64{1: 1}, Nanoseconds: 180000},
+				Failovers: 3, BuffersFull: 6,
 				HandshakesOK: 1, DoorbellsRung: 2, Sleeps: 4, Spins: 5, Fallbacks: []control.FallbackCount{counted(1)},
 				Ends: []control.EndCount{{What: "handshake", Reason: "timeout waiting for CLC Accept", Count: 2}, {What: "link group", Reason: "idle", Count: 2}},
 			},
@@ -48,9 +51,10 @@ func testHosts() survey.Answers {
 			Connections: []control.StatusConn{{State: "Active", Local: "127.0.0.1:50000", Peer: "127.0.0.1:80", Role: "client", Mode: "SMC-D", Version: "2.1"}},
 			Counters: control.StatusCounters{
 				Connections: map[string]uint64{"SMC-D": 1, "SMC-X": 9}, Bytes: map[string]control.ByteCount{"SMC-D": {In: 60, Out: 5 << 20}},
-				HandshakesOK: 1, HandshakesFailed: 1,
-				Fallbacks: []control.FallbackCount{{Code: 0x03030000, Tag: "NOSMCDEV", Text: "no SMC device", Count: 2}, counted(4)},
-				Ends:      []control.EndCount{{What: "link group", Reason: "idle", Count: 1}},
+				HandshakesOK: 1, HandshakesFailed: 1, BuffersFull: 10,
+				HandshakeTimes: control.HandshakeTimes{Counts: [len(control.HandshakeBounds) + 1]uint64{1: 1}, Nanoseconds: 200000},
+				Fallbacks:      []control.FallbackCount{{Code: 0x03030000, Tag: "NOSMCDEV", Text: "no SMC device", Count: 2}, counted(4)},
+				Ends:           []control.EndCount{{What: "link group", Reason: "idle", Count: 1}},
 			},
 		}},
 		Errors: []survey.Error{{Path: "/run/gosmc/ctl/x", Text: "host answered: no"}},
@@ -97,9 +101,10 @@ func TestStatsReport(t *testing.T) {
 }
 
 func TestSumCountersOfNothing(t *testing.T) {
-	got := sumCounters(nil)
+	got := inventory.Sum(nil)
 	want := control.StatusCounters{
 		Connections: map[string]uint64{"SMC-D": 0, "SMC-R": 0, "TCP": 0}, // each of the three gets a number
+		AsServer:    map[string]uint64{},
 		Bytes:       map[string]control.ByteCount{"SMC-D": {}, "SMC-R": {}, "TCP": {}},
 		Fallbacks:   []control.FallbackCount{},
 		Ends:        []control.EndCount{},
@@ -108,7 +113,7 @@ func TestSumCountersOfNothing(t *testing.T) {
 		Groups:      map[string]int{},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("sumCounters(nothing) (-want +got):\n%s", diff)
+		t.Errorf("inventory.Sum(nothing) (-want +got):\n%s", diff)
 	}
 }
 
@@ -140,7 +145,7 @@ func TestHostIsSeen(t *testing.T) {
 			t.Errorf("gosmc ss has %+v, want SMC-D with addresses, version, EID and buffers", conn)
 		}
 	}
-	if !slices.ContainsFunc(ss.Listeners, func(l ssListener) bool { return l.Local == addr && l.PID == os.Getpid() }) {
+	if !slices.ContainsFunc(ss.Listeners, func(l inventory.Listener) bool { return l.Local == addr && l.PID == os.Getpid() }) {
 		t.Errorf("gosmc ss has listeners %+v, want %s", ss.Listeners, addr)
 	}
 

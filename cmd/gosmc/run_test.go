@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -231,7 +232,7 @@ func tcpReasons(t *testing.T, environ []string, port string) (list []string) {
 	return list
 }
 
-func shown(t *testing.T, environ []string, port string) (list []ssConn) {
+func shown(t *testing.T, environ []string, port string) (list []inventory.Conn) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "ss", "--json")
 	cmd.Env = environ
@@ -304,8 +305,8 @@ func TestRunMoves(t *testing.T) {
 	client.exchange(t, "without a supervisor")
 	late := startTalker(t, runCommand(t, environ, python, "-c", echoProgram, port))
 	late.exchange(t, "over TCP, too")
-	if got := tcpReasons(t, environ, port); len(got) != 3 || !slices.Contains(got, ended) {
-		t.Errorf("ss says of connections that are TCP: %q; want %q of one that could have been moved", got, ended)
+	if got := tcpReasons(t, environ, port); len(got) != 3 || !slices.Contains(got, inventory.Ended) {
+		t.Errorf("ss says of connections that are TCP: %q; want %q of one that could have been moved", got, inventory.Ended)
 	}
 	ss := exec.Command(os.Args[0], "ss", "--summary", "--port", port, "--require", "smc")
 	ss.Env = environ

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,18 +12,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gosmc/smc/internal/control"
-	"github.com/gosmc/smc/internal/run/inspect"
-	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/survey"
-	"github.com/gosmc/smc/wire/clc"
 )
 
 // addressWidth is how much of an address ss shows without --wide, as smcss does.
 const addressWidth = 23
 
 // modeUnix is the mode of a connection that 'gosmc run' has moved to a pair of Unix sockets.
-const modeUnix = proto.ModeUnix
+const modeUnix = inventory.ModeUnix
 
 // otherNetNS marks a line with addresses that cannot be reached from here, or belong to another
 // host here.
@@ -32,54 +28,13 @@ const otherNetNS = "in another network namespace"
 
 // An ssReport is the output of ss --json. Queues and buffers are bytes.
 type ssReport struct {
-	Schema      int            `json:"schema"`
-	Time        time.Time      `json:"time"`
-	Connections []ssConn       `json:"connections"`
-	Listeners   []ssListener   `json:"listeners"`
-	Omitted     int            `json:"connections_omitted"` // that a host has beyond what it reports
-	Errors      []survey.Error `json:"errors"`
-	Denied      int            `json:"other_users"` // hosts that the caller may not ask
-
-	Services []ssService `json:"services,omitempty"` // with --summary
+	Schema int       `json:"schema"`
+	Time   time.Time `json:"time"`
+	inventory.Report
 }
 
-type ssConn struct {
-	control.StatusConn
-	PID        int    `json:"pid"`
-	Command    string `json:"command"`
-	Dir        string `json:"dir"`
-	OtherNetNS bool   `json:"other_netns"` // its addresses are in another network namespace
-	// Rings says which of its directions go by a ring in shared memory, of mode Unix: "in", "out",
-	// "both"; empty: none.
-	Rings string `json:"rings,omitempty"`
-
-	// Cause and Advice say more of a Reason for TCP, and the remedy. Bare is the process at the
-	// other end, of a connection of 'gosmc run' to a program that was not started by it.
-	Cause  string `json:"cause,omitempty"`
-	Advice string `json:"advice,omitempty"`
-	Bare   int    `json:"bare_pid,omitempty"`
-
-	// These stand in for the fields of StatusConn with the same names. They are absent for
-	// connections of 'gosmc run', since no process knows them.
-	RcvBuf     *uint64  `json:"rcvbuf,omitempty"`
-	SndBuf     *uint64  `json:"sndbuf,omitempty"`
-	BytesIn    *uint64  `json:"bytes_in,omitempty"`
-	BytesOut   *uint64  `json:"bytes_out,omitempty"`
-	AgeSeconds *float64 `json:"age_seconds,omitempty"`
-}
-
-type ssListener struct {
-	control.StatusListener
-	PID        int    `json:"pid"`
-	Command    string `json:"command"`
-	Dir        string `json:"dir"`
-	OtherNetNS bool   `json:"other_netns"` // as in ssConn
-	// Mode is the mode of connections from clients on this machine. It is "Unix" for a program of
-	// 'gosmc run', and empty for others.
-	Mode string `json:"mode,omitempty"`
-	// Unannounced says that clients of 'gosmc run' do not find the listener, so that their
-	// connections are TCP.
-	Unannounced bool `json:"unannounced,omitempty"`
+func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
+	return ssReport{jsonSchema, time.Now(), inventory.New(g, connections, listeners)}
 }
 
 // ssFlags are the flags of ss.
@@ -93,7 +48,7 @@ type ssFlags struct {
 	port              uint16
 	tcp, numeric      bool // of ss of iproute2, without an effect here
 	processes, timers bool
-	filter            ssFilter
+	filter            inventory.Filter
 }
 
 func newSSCommand() *cobra.Command {
@@ -164,15 +119,15 @@ func (f *ssFlags) show(cmd *cobra.Command, watched bool) error {
 	g := f.gather.gather(cmd.Context())
 	r := newSSReport(&g, f.all || !f.listening, f.all || f.listening)
 	if f.all || !f.listening {
-		r.addMoved(f.gather.dir, g.NetNS)
+		r.AddMoved(f.gather.dir, g.NetNS)
 	}
 	if f.all || f.listening {
-		r.addServers(f.gather.dir, g.NetNS)
+		r.AddServers(f.gather.dir, g.NetNS)
 	}
-	r.Connections = slices.DeleteFunc(r.Connections, func(c ssConn) bool { return !f.filter.connection(&c) })
-	r.Listeners = slices.DeleteFunc(r.Listeners, func(l ssListener) bool { return !f.filter.listener(&l) })
+	r.Connections = slices.DeleteFunc(r.Connections, func(c inventory.Conn) bool { return !f.filter.Connection(&c) })
+	r.Listeners = slices.DeleteFunc(r.Listeners, func(l inventory.Listener) bool { return !f.filter.Listener(&l) })
 	if f.summary {
-		r.Services = summarize(r.Connections)
+		r.Services = inventory.Summarize(r.Connections)
 	}
 	out := cmd.OutOrStdout()
 	if f.gather.json {
@@ -192,144 +147,13 @@ func (f *ssFlags) show(cmd *cobra.Command, watched bool) error {
 		return err
 	}
 	complain(cmd, &g)
-	if loops := r.loops(); loops > 0 {
+	if loops := r.Loops(); loops > 0 {
 		cmd.PrintErrf("gosmc: %d ends are TCP though both programs were started by 'gosmc run': docs/run.md has what is moved\n", loops)
 	}
 	if r.Omitted > 0 {
 		cmd.PrintErrf("gosmc: %d more connections are not listed by their hosts\n", r.Omitted)
 	}
 	return errors.Join(incomplete(&g), f.unmet(&r))
-}
-
-func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
-	r := ssReport{
-		Schema: jsonSchema, Time: time.Now(), Connections: []ssConn{}, Listeners: []ssListener{},
-		Errors: g.Errors, Denied: g.Denied,
-	}
-	if r.Errors == nil {
-		r.Errors = []survey.Error{}
-	}
-	for _, h := range g.Hosts {
-		if connections {
-			for _, c := range h.Connections {
-				r.Connections = append(r.Connections, ssConn{
-					StatusConn: c, PID: h.PID, Command: h.Command, Dir: h.Dir, OtherNetNS: g.Elsewhere(c.NetNS),
-					RcvBuf: &c.RcvBuf, SndBuf: &c.SndBuf, BytesIn: &c.BytesIn, BytesOut: &c.BytesOut, AgeSeconds: &c.AgeSeconds,
-				})
-			}
-			r.Omitted += h.ConnectionsOmitted
-		}
-		if listeners {
-			for _, l := range h.Listeners {
-				r.Listeners = append(r.Listeners, ssListener{StatusListener: l, PID: h.PID, Command: h.Command, Dir: h.Dir, OtherNetNS: g.Elsewhere(l.NetNS)})
-			}
-		}
-	}
-	return r
-}
-
-// addMoved adds the connections of 'gosmc run', which the kernel knows and no host. They are the
-// connections of programs with the run directory dir, or of all programs if dir is empty. Ends that
-// programs of package smc have are there already. They are in this network namespace, which is
-// netns. If the kernel cannot be asked about Unix sockets it cannot say whether there are any, and
-// none are added.
-func (r *ssReport) addMoved(dir string, netns uint64) {
-	list, _ := inspect.Connections()
-	for _, c := range list {
-		own := func(x ssConn) bool { return x.Mode == modeUnix && x.Inode == c.Inode && x.PID == c.PID }
-		if i := slices.IndexFunc(r.Connections, own); i >= 0 {
-			r.Connections[i].SendQ, r.Connections[i].Rings = c.SendQ, ringsOf(c) // the kernel counts memory for SendQ, not bytes
-			continue
-		}
-		of := inspect.RunDir(c.PID)
-		if !within(of, dir) {
-			continue
-		}
-		r.Connections = append(r.Connections, ssConn{StatusConn: control.StatusConn{
-			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: roleOf(c), Mode: modeUnix,
-			UID: c.UID, Inode: c.Inode, NetNS: netns, RecvQ: c.RecvQ, SendQ: c.SendQ, PeerPID: c.PeerPID, PeerCommand: c.PeerCommand,
-		}, PID: c.PID, Command: c.Command, Dir: of, Rings: ringsOf(c)})
-	}
-	stayed, _ := inspect.TCPConnections()
-	for _, c := range stayed {
-		own := func(x ssConn) bool { return x.Inode == c.Inode && x.PID == c.PID } // of a program that uses package smc, too
-		of := inspect.RunDir(c.PID)
-		if slices.ContainsFunc(r.Connections, own) || !within(of, dir) {
-			continue
-		}
-		reason := c.Reason.Sentence
-		switch {
-		case c.Ended:
-			reason = ended
-		case c.Reason.Code == clc.DiagNone:
-			reason = loops
-		}
-		r.Connections = append(r.Connections, ssConn{StatusConn: control.StatusConn{
-			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: roleOf(c.Connection), Mode: "TCP", ReasonCode: control.ReasonCode(c.Reason.Code), Reason: reason,
-			UID: c.UID, Inode: c.Inode, NetNS: netns, RecvQ: c.RecvQ, SendQ: c.SendQ, PeerPID: c.PeerPID, PeerCommand: c.PeerCommand,
-		}, PID: c.PID, Command: c.Command, Dir: of, Bare: c.Bare})
-	}
-	for i := range r.Connections {
-		r.Connections[i].explain()
-	}
-}
-
-// addServers adds the sockets that programs of 'gosmc run' listen with, as addMoved adds connections.
-func (r *ssReport) addServers(dir string, netns uint64) {
-	list, _ := inspect.Listeners()
-	for _, l := range list {
-		own := func(x ssListener) bool { return x.Inode == l.Inode && x.PID == l.PID }
-		of := inspect.RunDir(l.PID)
-		if slices.ContainsFunc(r.Listeners, own) || !within(of, dir) {
-			continue
-		}
-		r.Listeners = append(r.Listeners, ssListener{
-			StatusListener: control.StatusListener{Local: l.Local.String(), Require: "any", UID: l.UID, Inode: l.Inode, NetNS: netns},
-			PID:            l.PID, Command: l.Command, Dir: of, Mode: modeUnix, Unannounced: !l.Announced,
-		})
-	}
-}
-
-// within reports whether something of the run directory of is meant by --dir, which is dir, or empty.
-func within(of, dir string) bool {
-	if dir == "" {
-		return true
-	}
-	if of == "" {
-		return false
-	}
-	one, err := os.Stat(of)
-	if err != nil {
-		return false
-	}
-	other, err := os.Stat(dir)
-	return err == nil && os.SameFile(one, other)
-}
-
-func roleOf(c inspect.Connection) string {
-	if c.Server {
-		return "server"
-	}
-	return "client"
-}
-
-// loops is the remark about a connection that is TCP without a visible reason.
-const loops = "Both ends were started by 'gosmc run', and it is TCP."
-
-// ended is the remark about a connection whose server has no supervisor any more.
-const ended = "The server's supervisor has ended, as if it was killed."
-
-// ringsOf says which directions of an end have rings.
-func ringsOf(c inspect.Connection) string {
-	switch {
-	case c.Sends && c.Receives:
-		return "both"
-	case c.Sends:
-		return "out"
-	case c.Receives:
-		return "in"
-	}
-	return ""
 }
 
 // unannounced is said of a listener that clients do not find.
@@ -387,7 +211,7 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 		t.add(orNA(c.State), strconv.FormatUint(c.RecvQ, 10), strconv.FormatUint(c.SendQ, 10),
 			address(c.Local), address(c.Peer), mode, group, link, process(c.PID, c.Command), strings.Join(notes, "; "))
 		if f.why {
-			t.below(c.remedy()...)
+			t.below(remedy(&c)...)
 		}
 	}
 	return t.write(w)

@@ -2,31 +2,15 @@ package main
 
 import (
 	"fmt"
-	"net"
-	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/inventory"
 )
 
 // ssModes are the values of --require: modes, and smc for each that is not TCP.
 var ssModes = []cobra.Completion{"smc", "unix", "smc-d", "smc-r"}
-
-// An ssFilter chooses connections and listeners. All of its parts have to fit.
-type ssFilter struct {
-	state        string // "established", "listening"; empty: all
-	src, dst     endFilter
-	mode         string // in small letters; empty: all
-	port         uint16 // of either end; 0: all
-	sport, dport uint16 // 0: all
-}
-
-// An endFilter is an address or prefix, and perhaps a port.
-type endFilter struct {
-	prefix netip.Prefix // invalid: all
-	port   uint16       // 0: all
-}
 
 // check reads the arguments, and checks the flags.
 func (f *ssFlags) check(args []string) error {
@@ -47,149 +31,17 @@ func (f *ssFlags) check(args []string) error {
 		}
 	}
 	var err error
-	if f.filter, err = parseSSFilter(args); err != nil {
-		return err
+	if f.filter, err = inventory.ParseFilter(args); err != nil {
+		return usagef("%w", err)
 	}
-	f.filter.port = f.port
-	switch f.filter.state {
+	f.filter.Port = f.port
+	switch f.filter.State {
 	case "listening":
 		f.listening = !f.all
 	case "all":
-		f.all, f.filter.state = true, ""
+		f.all, f.filter.State = true, ""
 	}
 	return nil
-}
-
-// parseSSFilter reads the words of a filter, in the form of ss(8) as far as there is a meaning here.
-func parseSSFilter(words []string) (f ssFilter, err error) {
-	next := func() string {
-		if len(words) == 0 {
-			return ""
-		}
-		word := words[0]
-		words = words[1:]
-		return word
-	}
-	for len(words) > 0 {
-		word := next()
-		switch word {
-		case "and", "&&":
-			continue
-		case "state", "src", "dst", "sport", "dport", "mode":
-		case "(", ")", "or", "||", "not", "!", "exclude", "|", "&":
-			return f, usagef("filter %q: only conditions that all have to fit are known here; --json and jq do the rest", word)
-		default:
-			return f, usagef("filter %q: want state, src, dst, sport, dport or mode", word)
-		}
-		value := next()
-		if value == "=" || value == "==" || value == "eq" {
-			value = next()
-		}
-		if value == "" {
-			return f, usagef("filter %s needs a value", word)
-		}
-		switch word {
-		case "state":
-			f.state, err = parseState(value)
-		case "mode":
-			f.mode, err = parseMode(value)
-		case "src":
-			f.src, err = parseEnd(value)
-		case "dst":
-			f.dst, err = parseEnd(value)
-		case "sport":
-			f.sport, err = parsePort(value)
-		case "dport":
-			f.dport, err = parsePort(value)
-		}
-		if err != nil {
-			return f, usagef("filter %s %q: %w", word, value, err)
-		}
-	}
-	return f, nil
-}
-
-func parseState(s string) (string, error) {
-	switch s {
-	case "established", "connected", "estab":
-		return "established", nil
-	case "listening", "listen":
-		return "listening", nil
-	case "all":
-		return s, nil
-	}
-	return "", fmt.Errorf("want established, listening or all")
-}
-
-func parseMode(s string) (string, error) {
-	switch s = strings.ToLower(s); s {
-	case "tcp", "unix", "smc-d", "smc-r":
-		return s, nil
-	}
-	return "", fmt.Errorf("want tcp, unix, smc-d or smc-r")
-}
-
-// parsePort reads a port, with or without a colon.
-func parsePort(s string) (uint16, error) {
-	n, err := strconv.ParseUint(strings.TrimPrefix(s, ":"), 10, 16)
-	if err != nil || n == 0 {
-		return 0, fmt.Errorf("want a port from 1 to 65535, as a number")
-	}
-	return uint16(n), nil
-}
-
-// parseEnd reads an address or a prefix, with or without a port, or a port behind a colon.
-func parseEnd(s string) (e endFilter, err error) {
-	host := s
-	if h, port, split := net.SplitHostPort(s); split == nil {
-		if host = h; port != "*" {
-			if e.port, err = parsePort(port); err != nil {
-				return e, err
-			}
-		}
-	}
-	host = strings.Trim(host, "[]")
-	if host == "" || host == "*" {
-		return e, nil
-	}
-	if strings.Contains(host, "/") {
-		e.prefix, err = netip.ParsePrefix(host)
-	} else {
-		var addr netip.Addr
-		if addr, err = netip.ParseAddr(host); err == nil {
-			e.prefix = netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen())
-		}
-	}
-	if err != nil {
-		return e, fmt.Errorf("want an address, a prefix, ADDRESS:PORT or :PORT")
-	}
-	return e, nil
-}
-
-// fits reports whether an end, in the form ADDRESS:PORT, is one that is meant.
-func (e endFilter) fits(end string) bool {
-	if e == (endFilter{}) {
-		return true
-	}
-	addr, err := netip.ParseAddrPort(end)
-	return err == nil && (e.port == 0 || e.port == addr.Port()) && (!e.prefix.IsValid() || e.prefix.Contains(addr.Addr().Unmap().WithZone("")))
-}
-
-// hasPort reports whether an end has a port. Every end has the port 0.
-func hasPort(end string, port uint16) bool {
-	_, p, err := net.SplitHostPort(end)
-	return port == 0 || err == nil && p == strconv.Itoa(int(port))
-}
-
-func (f *ssFilter) connection(c *ssConn) bool {
-	return f.state != "listening" && (f.mode == "" || strings.EqualFold(f.mode, c.Mode)) &&
-		(hasPort(c.Local, f.port) || hasPort(c.Peer, f.port)) && hasPort(c.Local, f.sport) && hasPort(c.Peer, f.dport) &&
-		f.src.fits(c.Local) && f.dst.fits(c.Peer)
-}
-
-func (f *ssFilter) listener(l *ssListener) bool {
-	return f.state != "established" && f.mode == "" && f.dport == 0 && f.dst == (endFilter{}) &&
-		hasPort(l.Local, f.port) && hasPort(l.Local, f.sport) && f.src.fits(l.Local)
 }
 
 // unmet is the error if a connection does not use the mode of --require.

@@ -6,19 +6,20 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/wire/clc"
 )
 
 // testConnections are connections of three servers: the two ends of some, and one end of others.
-func testConnections() []ssConn {
-	end := func(local, peer, role, mode, command string, pid int, reason clc.Diagnosis) ssConn {
-		c := ssConn{StatusConn: control.StatusConn{Local: local, Peer: peer, Role: role, Mode: mode, ReasonCode: control.ReasonCode(reason)}, PID: pid, Command: command}
+func testConnections() []inventory.Conn {
+	end := func(local, peer, role, mode, command string, pid int, reason clc.Diagnosis) inventory.Conn {
+		c := inventory.Conn{StatusConn: control.StatusConn{Local: local, Peer: peer, Role: role, Mode: mode, ReasonCode: control.ReasonCode(reason)}, PID: pid, Command: command}
 		if reason != clc.DiagNone {
 			c.Reason = clc.Lookup(reason, clc.OSUnspecified).Sentence
 		}
 		return c
 	}
-	list := []ssConn{
+	list := []inventory.Conn{
 		end("127.0.0.1:6379", "127.0.0.1:40000", "server", "Unix", "redis-server", 10, clc.DiagNone),
 		end("127.0.0.1:40000", "127.0.0.1:6379", "client", "Unix", "redis-cli", 11, clc.DiagNone),
 		end("127.0.0.1:6379", "127.0.0.1:40001", "server", "TCP", "redis-server", 10, clc.DiagPeerNoSMC),
@@ -30,9 +31,9 @@ func testConnections() []ssConn {
 	}
 	list[2].Bare, list[2].PeerCommand = 4711, "redis\x1bcli"
 	list[6].Bare, list[6].PeerCommand = 4712, "postgres"
-	list[7].Reason = loops
+	list[7].Reason = inventory.Unexplained
 	for i := range list {
-		list[i].explain()
+		list[i].Explain()
 	}
 	return list
 }
@@ -50,17 +51,17 @@ func TestSSFilter(t *testing.T) {
 		{"src 127.0.0.1", 7}, {"src 127.0.0.0/8 dst 127.0.0.1:6379", 1}, {"dst :6379", 2}, {"dst [2001:db8::2]:6379", 1}, {"dst 2001:db8::/32", 1},
 		{"dst 127.0.0.1:*", 7}, {"dst *:5432", 1},
 	} {
-		f, err := parseSSFilter(strings.Fields(tt.filter))
+		f, err := inventory.ParseFilter(strings.Fields(tt.filter))
 		if err != nil {
 			t.Errorf("filter %q: %v", tt.filter, err)
 			continue
 		}
-		if f.state == "all" {
-			f.state = ""
+		if f.State == "all" {
+			f.State = ""
 		}
 		n := 0
 		for _, c := range testConnections() {
-			if f.connection(&c) {
+			if f.Connection(&c) {
 				n++
 			}
 		}
@@ -68,10 +69,10 @@ func TestSSFilter(t *testing.T) {
 			t.Errorf("filter %q fits %d connections, want %d", tt.filter, n, tt.want)
 		}
 	}
-	l := ssListener{StatusListener: control.StatusListener{Local: "0.0.0.0:6379"}}
+	l := inventory.Listener{StatusListener: control.StatusListener{Local: "0.0.0.0:6379"}}
 	for filter, want := range map[string]bool{"sport 6379": true, "sport 80": false, "state listening": true, "state established": false, "mode tcp": false, "dport 6379": false, "src 0.0.0.0": true, "src 10.0.0.1": false} {
-		if f, err := parseSSFilter(strings.Fields(filter)); err != nil || f.listener(&l) != want {
-			t.Errorf("filter %q fits a listener: %t, %v; want %t", filter, f.listener(&l), err, want)
+		if f, err := inventory.ParseFilter(strings.Fields(filter)); err != nil || f.Listener(&l) != want {
+			t.Errorf("filter %q fits a listener: %t, %v; want %t", filter, f.Listener(&l), err, want)
 		}
 	}
 }
@@ -105,7 +106,7 @@ func TestSSFlags(t *testing.T) {
 // --why has the cause and the remedy of each connection that is TCP, and names the program that was
 // not started by 'gosmc run'.
 func TestSSWhy(t *testing.T) {
-	r := ssReport{Connections: testConnections()}
+	r := ssReport{Report: inventory.Report{Connections: testConnections()}}
 	var b strings.Builder
 	if err := r.write(&b, &ssFlags{why: true}); err != nil {
 		t.Fatal(err)
@@ -124,7 +125,7 @@ func TestSSWhy(t *testing.T) {
 
 // --summary counts each connection once, for the server, with the reasons for TCP.
 func TestSSSummary(t *testing.T) {
-	r := ssReport{Services: summarize(testConnections())}
+	r := ssReport{Report: inventory.Report{Services: inventory.Summarize(testConnections())}}
 	var b strings.Builder
 	if err := r.writeServices(&b, false); err != nil {
 		t.Fatal(err)
@@ -146,13 +147,13 @@ func TestSSRequire(t *testing.T) {
 	all := testConnections()
 	for i, tt := range []struct {
 		require string
-		list    []ssConn
+		list    []inventory.Conn
 		met     bool
 	}{
 		{"", all, true}, {"smc", all, false}, {"smc", all[:2], true}, {"unix", all[:2], true}, {"smc-r", all[:2], false}, {"smc-r", all[5:6], true}, {"smc", nil, true},
 	} {
 		f := ssFlags{require: tt.require}
-		err := f.unmet(&ssReport{Connections: tt.list})
+		err := f.unmet(&ssReport{Report: inventory.Report{Connections: tt.list}})
 		if (err == nil) != tt.met {
 			t.Errorf("case %d: --require %s = %v, want it met: %t", i, tt.require, err, tt.met)
 		}

@@ -75,23 +75,26 @@ type StatusLimit struct {
 
 // StatusCounters count from the start of the host. Keys of the maps are modes: "TCP", "SMC-D", "SMC-R".
 type StatusCounters struct {
-	Connections      map[string]uint64    `json:"connections"`           // by the mode they ended up in
-	AsServer         map[string]uint64    `json:"connections_as_server"` // of them, those that the program has accepted
-	Bytes            map[string]ByteCount `json:"bytes"`                 // payload
+	Connections map[string]uint64 `json:"connections"` // by the mode they ended up in
+	// AsServer has those of Connections that the program has accepted.
+	AsServer         map[string]uint64    `json:"connections_as_server"`
+	Bytes            map[string]ByteCount `json:"bytes"` // payload
 	HandshakesOK     uint64               `json:"handshakes_ok"`
 	HandshakesFailed uint64               `json:"handshakes_failed"` // ended the connection; a fallback is not a failure
 	HandshakeTimes   HandshakeTimes       `json:"handshake_times"`   // of HandshakesOK
-	Failovers        uint64               `json:"failovers"`         // links of SMC-R whose connections went on over others
-	BuffersFull      uint64               `json:"buffers_full"`      // times a writer found no room, and waited
-	Fallbacks        []FallbackCount      `json:"fallbacks"`
-	Ends             []EndCount           `json:"ends"` // handshakes, connections and link groups that ended for a reason of their own
-	DoorbellsRung    uint64               `json:"doorbells_rung"`
-	Sleeps           uint64               `json:"sleeps"` // waits that ended asleep
-	Spins            uint64               `json:"spins"`  // waits that ended while spinning
-	CLC              []MessageCount       `json:"clc"`    // by type, those that there were; other bytes are "malformed"
-	LLC              []MessageCount       `json:"llc"`
-	Groups           map[string]int       `json:"link_groups"` // that there are now, by mode
-	RMBBytes         int64                `json:"rmb_bytes"`   // of the RMBs of SMC-R, now
+	// Failovers counts links of SMC-R whose connections went on over others.
+	Failovers uint64 `json:"failovers"`
+	// BuffersFull counts how often a writer found no room, and waited.
+	BuffersFull   uint64          `json:"buffers_full"`
+	Fallbacks     []FallbackCount `json:"fallbacks"`
+	Ends          []EndCount      `json:"ends"` // handshakes, connections and link groups that ended for a reason of their own
+	DoorbellsRung uint64          `json:"doorbells_rung"`
+	Sleeps        uint64          `json:"sleeps"` // waits that ended asleep
+	Spins         uint64          `json:"spins"`  // waits that ended while spinning
+	CLC           []MessageCount  `json:"clc"`    // by type, those that there were; other bytes are "malformed"
+	LLC           []MessageCount  `json:"llc"`
+	Groups        map[string]int  `json:"link_groups"` // that there are now, by mode
+	RMBBytes      int64           `json:"rmb_bytes"`   // of the RMBs of SMC-R, now
 }
 
 // A ByteCount is payload in both directions, in bytes.
@@ -110,19 +113,21 @@ type FallbackCount struct {
 	AsServer uint64 `json:"as_server"` // of Count, those that the program has accepted
 }
 
-// HandshakeBounds are the upper bounds of the first counts of [HandshakeTimes]. They do not change within a version of the
-// protocol. A handshake of SMC-D takes some 100 microseconds, one that waits for a filtered port two seconds.
+// HandshakeBounds are the upper bounds of the first counts of [HandshakeTimes]. They do not change
+// within a version of the protocol. A handshake of SMC-D takes some 100 microseconds, one that
+// waits for a filtered port two seconds.
 var HandshakeBounds = [...]time.Duration{
 	100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
-	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
-	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
+	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
+	25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
+	500 * time.Millisecond,
 	time.Second, 2500 * time.Millisecond, 10 * time.Second,
 }
 
 // HandshakeTimes is a histogram of the time from a TCP connection to an SMC connection.
 type HandshakeTimes struct {
-	// Counts has the handshakes that took no longer than the bound with the same index, and longer than the bound before.
-	// The last one has those that took longer than all bounds.
+	// Counts has the handshakes that took no longer than the bound with the same index, and longer
+	// than the bound before. The last one has those that took longer than all bounds.
 	Counts      [len(HandshakeBounds) + 1]uint64 `json:"counts"`
 	Nanoseconds uint64                           `json:"nanoseconds"` // their sum
 }

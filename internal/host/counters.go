@@ -116,7 +116,9 @@ func (k *counters) status() control.StatusCounters {
 	}
 	k.mu.Lock()
 	for r, n := range k.fallbacks {
-		s.Fallbacks = append(s.Fallbacks, control.FallbackCount{Code: control.ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n.all, AsServer: n.asServer})
+		s.Fallbacks = append(s.Fallbacks, control.FallbackCount{
+			Code: control.ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n.all, AsServer: n.asServer,
+		})
 	}
 	s.Ends = k.endStatus()
 	k.mu.Unlock()
@@ -183,8 +185,8 @@ func (m *messageCounters) status() (ofCLC, ofLLC []control.MessageCount) {
 	return ofCLC, ofLLC
 }
 
-// handshakeTimes is a histogram of the time that handshakes took. The last count is of those that took longer than
-// every bound.
+// handshakeTimes is a histogram of the time that handshakes took. The last count is of
+// those that took longer than every bound.
 type handshakeTimes struct {
 	counts [len(control.HandshakeBounds) + 1]atomic.Uint64
 	sum    atomic.Uint64 // nanoseconds
