@@ -19,6 +19,7 @@ import (
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/agent"
 	"github.com/gosmc/smc/internal/introduce"
+	"github.com/gosmc/smc/internal/metrics"
 	"github.com/gosmc/smc/internal/port"
 )
 
@@ -32,6 +33,7 @@ type agentFlags struct {
 	noIntroduce          bool
 	introduce            []string
 	status, detach, json bool
+	metrics              string
 }
 
 // An agentReport is the output of agent --status --json.
@@ -94,6 +96,7 @@ Exit status: 0 when interrupted, 1 if something is missing, which it names; with
 	fl.StringSliceVar(&f.introduce, "introduce", []string{"any"}, "`users` whose programs are introduced to those of others: any, same, or names and numbers, @ before a group")
 	fl.BoolVar(&f.noPairing, "no-pairing", false, "do not pair sockets")
 	fl.BoolVar(&f.noPort, "no-port", false, "do not share ports")
+	fl.StringVar(&f.metrics, "metrics", "", "serve metrics of all programs at the `address` HOST:PORT, as 'gosmc metrics --listen'")
 	fl.BoolVar(&f.status, "status", false, "show what the agent at the socket does, and end")
 	fl.BoolVar(&f.detach, "detach", false, "take the programs for TCP option 254 and pairing away, and end")
 	fl.BoolVar(&f.json, "json", false, "log, or show the status, as JSON")
@@ -121,8 +124,26 @@ func (f *agentFlags) serve(cmd *cobra.Command) error {
 	if f.json {
 		handler = slog.NewJSONHandler(cmd.ErrOrStderr(), nil)
 	}
-	return agent.Serve(cmd.Context(), agent.Config{
-		Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPairing: f.noPairing || f.noIntroduce, NoPort: f.noPort, Policy: policy, Logger: slog.New(handler),
+	logger := slog.New(handler)
+	ctx, stop := context.WithCancel(cmd.Context())
+	defer stop()
+	if f.metrics != "" {
+		l, err := listenMetrics(ctx, f.metrics)
+		if err != nil {
+			return err
+		}
+		logger.Info("metrics are served", "address", l.Addr().String(), "path", metrics.Path)
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			if err := newCollector("").Serve(ctx, l); err != nil {
+				logger.Error("metrics are not served any more", "err", err)
+			}
+		}()
+		defer func() { stop(); <-served }()
+	}
+	return agent.Serve(ctx, agent.Config{
+		Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPairing: f.noPairing || f.noIntroduce, NoPort: f.noPort, Policy: policy, Logger: logger,
 		NoIntroduce: f.noIntroduce, Introduce: users,
 	})
 }

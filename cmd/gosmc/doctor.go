@@ -195,7 +195,15 @@ func (r *doctorReport) settings() (off bool) {
 
 // ours leaves the programs that the report is about.
 func (r *doctorReport) ours(list []inspect.Process) []inspect.Process {
-	return slices.DeleteFunc(list, func(p inspect.Process) bool { return !inventory.Within(p.Dir, r.dir) })
+	return programsIn(list, r.dir)
+}
+
+// programsIn leaves the programs with a run directory, or all if dir is empty.
+func programsIn(list []inspect.Process, dir string) []inspect.Process {
+	if dir == "" {
+		return list
+	}
+	return slices.DeleteFunc(list, func(p inspect.Process) bool { return !inventory.Within(p.Dir, dir) })
 }
 
 // programs checks the supervisors and the libraries of programs of 'gosmc run'.

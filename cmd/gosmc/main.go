@@ -165,7 +165,7 @@ had as JSON, with --json.`,
 	root.SetHelpCommand(newHelpCommand())
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
-		newSSCommand(), newInfoCommand(), newStatsCommand(), newReasonCommand(), newDoctorCommand(),
+		newSSCommand(), newInfoCommand(), newStatsCommand(), newReasonCommand(), newDoctorCommand(), newMetricsCommand(),
 		newDumpCommand(),
 		newLinkGroupCommand(), newLinkCommand(), newDeviceCommand(),
 		newPolicyCommand(), newUEIDCommand(), newSEIDCommand(), newPNETCommand(),

@@ -124,6 +124,9 @@ func (b *builder) tree(arch string) (t tree, err error) {
 	for _, path := range documents {
 		add("/usr/share/doc/gosmc/docs/"+filepath.Base(path), path, 0o644)
 	}
+	for _, name := range []string{"gosmc.rules.yml", "gosmc.rules_test.yml", "gosmc-dashboard.json"} { // for Prometheus and Grafana
+		add("/usr/share/doc/gosmc/monitoring/"+name, data("monitoring/"+name), 0o644)
+	}
 	for name, make := range map[string]func(string) ([]byte, error){"gosmc.spdx.json": b.sbom, "LICENSES.modules": b.licenses} {
 		content, err := make(gosmc)
 		if err != nil {
