@@ -87,7 +87,6 @@ var mayImport = map[string][]string{
 	"internal/metrics":   {"wire/clc", "internal/control", "internal/inventory", "internal/run/inspect", "internal/survey"},                                       // snapshots in, text out
 	"internal/inventory": {"wire/clc", "internal/control", "internal/run/inspect", "internal/run/proto", "internal/survey"},                                       // lists and sums; of no protocol
 	"preload":            {},                                                                                                                                      // the C library of gosmc run, as bytes
-	"internal/inventory": {"wire/clc", "internal/control", "internal/run/inspect", "internal/run/proto", "internal/survey"},                                       // lists and sums; of no protocol
 	// The programs of gosmc run, which do not know us. Not preload: every program of package smc would have it.
 	"internal/run/proto":   {"wire/clc"},                                                                                                                                                      // messages and names, of no program
 	"internal/run/procs":   {"internal/run/proto"},                                                                                                                                            // processes, by /proc

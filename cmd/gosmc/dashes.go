@@ -47,5 +47,7 @@ func twoDashes(root *cobra.Command, args []string) []string {
 
 // areShort reports whether each letter is a flag.
 func areShort(flags *pflag.FlagSet, letters string) bool {
-	return !strings.ContainsFunc(letters, func(r rune) bool { return r > 127 || flags.ShorthandLookup(string(r)) == nil })
+	return !strings.ContainsFunc(letters, func(r rune) bool {
+		return r > 127 || flags.ShorthandLookup(string(r)) == nil
+	})
 }

@@ -29,9 +29,9 @@ connections used SMC-D and every byte was right.
 With --hosts, for root, the two processes are in network namespaces of their own, which a pair of virtual Ethernet
 interfaces joins, as two hosts on a cable: then it is SMC-R in place of SMC-D.
 
-With --containers, for root, they are in such namespaces, too, each as a user of its own, without capabilities, in a
-root directory with nothing in it, as two containers. An agent introduces them to each other: that of this machine, or
-one for the demo. Nothing is left of all this afterwards.`,
+With --containers, for root, they are in such namespaces, too, each as a user of its own, without capabilities,
+in a root directory with nothing in it, as two containers. An agent introduces them to each other: that of this
+machine, or one for the demo. Nothing is left of all this afterwards.`,
 		Example: `  gosmc demo
   gosmc demo --size 4GiB
   sudo gosmc demo --containers

@@ -15,10 +15,10 @@ import (
 func newHiddenCommands() []*cobra.Command {
 	var list []*cobra.Command
 	for verb, work := range map[string]func(context.Context, io.Reader, io.Writer) error{
-		bench.WorkerVerb: func(_ context.Context, in io.Reader, out io.Writer) error { return bench.Work(in, out) },
+		bench.WorkerVerb: withoutContext(bench.Work),
 		bench.NetnsVerb:  bench.KeepNetns,
-		pod.AgentVerb:    func(_ context.Context, in io.Reader, out io.Writer) error { return pod.ServeAgent(in, out) },
-		demo.WorkerVerb:  func(_ context.Context, in io.Reader, out io.Writer) error { return demo.Work(in, out) },
+		pod.AgentVerb:    withoutContext(pod.ServeAgent),
+		demo.WorkerVerb:  withoutContext(demo.Work),
 	} {
 		list = append(list, &cobra.Command{
 			Use:    verb,
@@ -30,4 +30,9 @@ func newHiddenCommands() []*cobra.Command {
 		})
 	}
 	return list
+}
+
+// withoutContext is for work that ends with its input.
+func withoutContext(work func(io.Reader, io.Writer) error) func(context.Context, io.Reader, io.Writer) error {
+	return func(_ context.Context, in io.Reader, out io.Writer) error { return work(in, out) }
 }
