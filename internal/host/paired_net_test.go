@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/agent"
 	"github.com/gosmc/smc/internal/port"
@@ -89,6 +91,27 @@ func childPod(p *smctest.Parent) {
 			p.Say("listening %v", l.Addr())
 		case "measure":
 			p.Say("measured %s", measure(p, h, words[2], words[1] == "TCP"))
+		case "path": // a connection until it ends, which finds out when the network is cut
+			c, err := h.Dial(context.Background(), "tcp", words[1], DialOptions{})
+			p.Check(err)
+			var idle int
+			raw, err := c.SyscallConn()
+			p.Check(err)
+			p.Check(raw.Control(func(fd uintptr) {
+				idle, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
+				if on, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE); on == 0 {
+					idle = 0
+				}
+				for n := 1; n > 0; time.Sleep(time.Millisecond) { // of CLC: keepalive begins when all is acknowledged
+					n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+				}
+			}))
+			p.Check(err)
+			p.Check(through(c, 1000, 0))
+			p.Say("path %v, keepalive after %d s", c.Mode(), idle)
+			p.Check(c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 2}))
+			_, err = c.Read(make([]byte, 1))
+			p.Say("ended: %v", err)
 		case "hold": // a connection that moves bytes until the next word
 			c, err := h.Dial(context.Background(), "tcp", words[1], DialOptions{})
 			p.Check(err)
@@ -198,6 +221,7 @@ type podNet struct {
 	t     testing.TB
 	run   [2]func(func())
 	addr  []netip.Addr // of the server, at end 0
+	cut   func()       // takes the cable away from end 0
 	cfg   agent.Config
 	agent *agent.Agent
 }
@@ -207,6 +231,7 @@ func newPodNet(t testing.TB) *podNet {
 	needRoot(t)
 	c := smctest.NewCables(t, 1)
 	n := &podNet{t: t, run: c.Run, addr: []netip.Addr{c.Addr[0][0], c.Six[0][0]}}
+	n.cut = func() { c.IP(0, "link set cable0 down") }
 	n.prepare()
 	return n
 }
@@ -342,6 +367,22 @@ func TestPodsEnd(t *testing.T) {
 	})
 	client = n.pod(1, userB, "")
 	allMoved(t, client, where, 10)
+}
+
+// TestPodsPath cuts the network between two programs that share memory: their connection ends as over TCP.
+func TestPodsPath(t *testing.T) {
+	n := newPodNet(t)
+	server, client := n.pod(0, userA, ""), n.pod(1, userB, "")
+	where := serveAt(server, n.addr[0])
+	allMoved(t, client, where, 1)
+	client.Say("path %s", where)
+	if got, want := client.Hear("path"), "SMC-D, keepalive after 15 s"; got != want {
+		t.Fatalf("the connection is %s, want %s", got, want)
+	}
+	n.cut()
+	if got := client.Hear("ended: "); !strings.Contains(got, "timed out") && !strings.Contains(got, "reset") {
+		t.Errorf("the connection ended with %q", got)
+	}
 }
 
 // newNATNet is a podNet whose ends are joined by a router, in a namespace of its own. The router translates the
