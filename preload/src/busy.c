@@ -22,7 +22,7 @@
 
 /* A ring of an instance, with the registration of its descriptor. */
 struct member {
-	struct ring *ring;
+	struct ring *ring; /* NULL: the place is free */
 	uint64_t told; /* the head of which an edge was told */
 	uint64_t data;
 	uint32_t events; /* 0: it is not registered any more */
@@ -30,11 +30,14 @@ struct member {
 	int32_t epfd; /* the instance, of a stray */
 };
 
-/* The rings of an epoll instance that are looked at. The thread that waits takes members out, others at most change them. */
+/*
+ * The rings of an epoll instance that are looked at. The thread that waits takes members out, others at most change them. A handler of a signal may leave a call by
+ * longjmp while it has the lock, and a process may be forked meanwhile: so a member comes and goes with one store, and stays where it is.
+ */
 struct busy {
+	uint64_t lock;	 /* calls.c */
 	uint32_t serial; /* of the instance */
-	uint32_t lock;	 /* thread ID */
-	uint32_t n;
+	uint32_t n;	 /* members, and free places between them */
 	uint32_t next;	/* the member that comes first */
 	uint64_t asked; /* when the kernel was */
 	struct luck luck;
@@ -50,35 +53,32 @@ static struct busy busies[EPOLL_SETS];
 static struct busy strays;
 static uint32_t stray; /* their number */
 
-static bool lock(struct busy *b)
-{
-	uint32_t me = ring_thread();
-
-	for (;;) {
-		uint32_t owner = 0;
-
-		if (__atomic_compare_exchange_n(&b->lock, &owner, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-			return true;
-		if (owner == me)
-			return false; /* this is a handler of a signal */
-		SYS(sched_yield);
-	}
-}
+#define lock(b) thread_lock(&(b)->lock)
 
 static void unlock(struct busy *b)
 {
-	__atomic_store_n(&b->lock, 0, __ATOMIC_SEQ_CST);
+	thread_unlock(&b->lock);
+}
+
+/* take_out frees the place of a member. A call that is left between its two steps keeps the memory of the ring. */
+static void take_out(struct member *m)
+{
+	struct ring *r = m->ring;
+
+	__atomic_store_n(&m->ring, NULL, __ATOMIC_SEQ_CST);
+	if (r)
+		ring_unref(r);
 }
 
 /* forget takes all members out of an instance that is no more. The lock is held. */
 static void forget(struct busy *b, uint32_t serial)
 {
 	for (uint32_t i = 0; i < b->n; i++)
-		ring_unref(b->members[i].ring);
+		take_out(&b->members[i]);
 	b->n = b->next = 0;
 	b->asked = 0;
 	b->luck = (struct luck){0};
-	b->serial = serial;
+	__atomic_store_n(&b->serial, serial, __ATOMIC_SEQ_CST);
 }
 
 static struct member *find(struct busy *b, int epfd, int fd, const struct ring *r)
@@ -94,33 +94,38 @@ static bool add(int epfd, uint32_t serial, int fd, struct ring *r, const struct 
 {
 	struct busy *b = serial ? &busies[epfd] : &strays;
 	struct member *m;
-	bool is;
+	uint32_t i = 0;
 
 	if (!lock(b))
 		return false;
 	if (b->serial != serial)
 		forget(b, serial);
 	m = find(b, epfd, fd, r);
-	if (!m && b->n < MOST) {
-		ring_ref(r);
-		m = &b->members[b->n++];
-		m->ring = r;
-		m->fd = fd;
-		m->epfd = epfd;
-		if (serial)
-			r->epfd = epfd;
-		r->member = 1;
-		if (!serial)
-			__atomic_store_n(&stray, b->n, __ATOMIC_SEQ_CST);
-	}
-	is = m != NULL;
-	if (is) {
+	if (m) {
 		m->told = told;
 		m->data = ev->data.u64;
 		m->events = ev->events;
+		unlock(b);
+		return true;
+	}
+	while (i < b->n && b->members[i].ring)
+		i++;
+	if (i < MOST) {
+		m = &b->members[i];
+		m->ring = NULL;
+		*m = (struct member){.told = told, .data = ev->data.u64, .events = ev->events, .fd = fd, .epfd = epfd};
+		ring_ref(r);
+		if (serial)
+			r->epfd = epfd;
+		r->member = 1;
+		__atomic_store_n(&m->ring, r, __ATOMIC_SEQ_CST);
+		if (i == b->n)
+			__atomic_store_n(&b->n, i + 1, __ATOMIC_SEQ_CST);
+		if (!serial)
+			__atomic_store_n(&stray, b->n, __ATOMIC_SEQ_CST);
 	}
 	unlock(b);
-	return is;
+	return m != NULL;
 }
 
 /* polls says whether this thread is the only one that has polled a descriptor, and nothing else could wait for it. */
@@ -267,7 +272,7 @@ bool busy_instance(int epfd, uint32_t serial)
 	if (b->serial != serial || b->n == 0 || !lock(b))
 		return false;
 	for (uint32_t i = 0; i < b->n; i++)
-		there |= busy_cool(b->members[i].ring) && (b->members[i].events & (EPOLLIN | EPOLLRDNORM));
+		there |= b->members[i].ring && busy_cool(b->members[i].ring) && (b->members[i].events & (EPOLLIN | EPOLLRDNORM));
 	unlock(b);
 	return there;
 }
@@ -321,7 +326,7 @@ void busy_inherited(int from, int epfd, uint32_t serial, const struct epoll_even
 		return;
 	for (uint32_t i = 0; i < b->n; i++)
 		/* An instance is readable for those of its events that are there, whatever else is. */
-		if (busy_cool(b->members[i].ring) && (ev ? b->members[i].events & (EPOLLIN | EPOLLRDNORM) : b->members[i].events)) {
+		if (b->members[i].ring && busy_cool(b->members[i].ring) && (ev ? b->members[i].events & (EPOLLIN | EPOLLRDNORM) : b->members[i].events)) {
 			there[n] = b->members[i];
 			ring_ref(there[n++].ring);
 		}
@@ -358,25 +363,27 @@ static uint64_t head_of(const struct member *m, size_t *there)
 static bool is_ready(const struct member *m)
 {
 	size_t there;
-	uint64_t head = head_of(m, &there);
+	uint64_t head;
 
+	if (!m->ring)
+		return false;
+	head = head_of(m, &there);
 	return there != 0 && (!(m->events & EPOLLET) || head != m->told);
 }
 
 /* compact takes out the members that are none any more. The lock is held, and this thread may do so. */
 static void compact(struct busy *b)
 {
-	uint32_t kept = 0;
+	uint32_t n = b->n;
 
-	for (uint32_t i = 0; i < b->n; i++) {
-		if (b->members[i].events)
-			b->members[kept++] = b->members[i];
-		else
-			ring_unref(b->members[i].ring);
-	}
-	b->n = kept;
+	for (uint32_t i = 0; i < n; i++)
+		if (b->members[i].ring && !b->members[i].events)
+			take_out(&b->members[i]);
+	while (n && !b->members[n - 1].ring)
+		n--;
+	__atomic_store_n(&b->n, n, __ATOMIC_SEQ_CST);
 	if (b == &strays)
-		__atomic_store_n(&stray, kept, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&stray, n, __ATOMIC_SEQ_CST);
 }
 
 /* busy_dropped is for a descriptor that is about to be closed, or another one's. Bytes that come from then on find nobody, as their token says. */
@@ -424,7 +431,7 @@ static int collect(struct busy *b, int epfd, struct epoll_event *events, int max
 		struct member *m = &b->members[at % b->n];
 		struct end *e;
 
-		if (m->epfd != epfd)
+		if (!m->ring || m->epfd != epfd)
 			continue;
 		e = end_at(m->fd);
 		if (!e || __atomic_load_n(&e->in, __ATOMIC_SEQ_CST) != m->ring || !m->events) {
@@ -511,7 +518,7 @@ static bool may_look(struct busy *b)
 	if (!luck_tries(&b->luck, SELDOM))
 		return false;
 	for (uint32_t i = 0; i < b->n; i++)
-		if (same_processor(b->members[i].ring))
+		if (b->members[i].ring && same_processor(b->members[i].ring))
 			return false;
 	return true;
 }
@@ -520,7 +527,7 @@ static bool may_look(struct busy *b)
 static bool any_writes(const struct busy *b)
 {
 	for (uint32_t i = 0; i < b->n; i++)
-		if ((b->members[i].events & (EPOLLOUT | EPOLLWRNORM)) && !(b->members[i].events & EPOLLET))
+		if (b->members[i].ring && (b->members[i].events & (EPOLLOUT | EPOLLWRNORM)) && !(b->members[i].events & EPOLLET))
 			return true;
 	return false;
 }

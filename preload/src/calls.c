@@ -6,11 +6,14 @@
  * thread can be cancelled in a call.
  *
  * A call of which nobody knows whether it is over is taken for one that a handler has interrupted.
+ *
+ * Locks that threads of one process have for a moment are no such calls, as they are taken in the middle of others. They have their owner's place on the stack in themselves.
  */
 #include "ring.h"
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 #define CALLS 8 /* in one thread: one, but for handlers of signals that interrupt each other */
@@ -253,6 +256,53 @@ void calls_bury(uintptr_t frame)
 
 	while (calls_depth > 0 && left(&calls[calls_depth - 1], here, frame))
 		bury(calls_depth - 1, frame);
+}
+
+#define LOCK_TURNS 100000
+#define LOCK_LOOKS 64 /* turns between two looks whether the owner is there */
+
+/* lock_left says whether a call of this thread that has a lock was left. low is the lower half of its place on the stack, which is nearer than that is large. */
+static bool lock_left(uint32_t low, uintptr_t frame)
+{
+	uint32_t none = 0;
+	struct call c = {.gate = &none, .frame = frame + (uintptr_t)(intptr_t)(int32_t)(low - (uint32_t)frame)};
+
+	return left(&c, (uintptr_t)__builtin_frame_address(0), frame);
+}
+
+/*
+ * thread_lock_from takes a lock that is held for short, by threads of this process: a word that has its owner and its owner's place on the stack. It takes one that was left by
+ * longjmp, or whose owner is no thread of this process: it has ended, or we were forked away from it. What such a lock guards is right after each step.
+ * False: this is a handler of a signal that has interrupted the owner, or the owner does not go on.
+ */
+bool thread_lock_from(uint64_t *lock, uintptr_t frame)
+{
+	uint32_t me = ring_thread();
+	uint64_t mine = (uint64_t)me << 32 | (uint32_t)frame;
+	long process;
+
+	for (unsigned turn = 1; turn <= LOCK_TURNS; turn++) {
+		uint64_t had = 0;
+		uint32_t owner;
+
+		if (__atomic_compare_exchange_n(lock, &had, mine, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return true;
+		owner = (uint32_t)(had >> 32);
+		if (owner == me && !lock_left((uint32_t)had, frame))
+			return false;
+		process = turn % LOCK_LOOKS == 0 ? SYS(getpid) : 0;
+		if (owner == me || (process && SYS(tgkill, process, owner, 0) == -ESRCH)) {
+			if (__atomic_compare_exchange_n(lock, &had, mine, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+				return true;
+		}
+		SYS(sched_yield);
+	}
+	return false;
+}
+
+void thread_unlock(uint64_t *lock)
+{
+	__atomic_store_n(lock, 0, __ATOMIC_SEQ_CST);
 }
 
 /* thread_ends ends the calls in which a thread was cancelled, or was when a handler called pthread_exit: libc has unwound its stack. */

@@ -13,12 +13,9 @@
  */
 #include "ring.h"
 
-#include <sched.h>
-
 #define CHANGES 128 /* that wait to be told */
 #define SHOWN 64    /* events of ours in one call */
 #define ROUNDS 2    /* calls in a row in which we say that a socket can be written to */
-#define TURNS 100000
 
 /* The events that may be told later. All of these mean the same to poll. */
 #define PLAIN (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | EPOLLERR | EPOLLHUP)
@@ -41,8 +38,8 @@ struct watch {
 
 /* An epoll instance that was made here. */
 struct set {
+	uint64_t lock;	 /* calls.c */
 	uint32_t serial; /* 0: none */
-	uint32_t lock;	 /* thread ID */
 	uint32_t owner;	 /* the thread that waits */
 	uint32_t generation;
 	uint32_t plain;	 /* it is as libc has it */
@@ -63,26 +60,12 @@ static struct set *set_at(int fd)
 	return __atomic_load_n(&sets[fd].serial, __ATOMIC_ACQUIRE) ? &sets[fd] : NULL;
 }
 
-/* set_lock returns false to a handler of a signal that has interrupted the lock's owner, and if the owner is no more. */
-static bool set_lock(struct set *s)
-{
-	uint32_t me = ring_thread();
-
-	for (int turn = 0; turn < TURNS; turn++) {
-		uint32_t owner = 0;
-
-		if (__atomic_compare_exchange_n(&s->lock, &owner, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-			return true;
-		if (owner == me)
-			return false;
-		SYS(sched_yield);
-	}
-	return false;
-}
+/* set_lock returns false to a handler of a signal that has interrupted the lock's owner. A call that has the lock may be left by longjmp after each step. */
+#define set_lock(s) thread_lock(&(s)->lock)
 
 static void set_unlock(struct set *s)
 {
-	__atomic_store_n(&s->lock, 0, __ATOMIC_SEQ_CST);
+	thread_unlock(&s->lock);
 }
 
 static bool alone(const struct set *s)
@@ -100,7 +83,11 @@ static void settle(struct watch *w, int fd)
 		SYS(epoll_ctl, w->epfd, EPOLL_CTL_DEL, fd, NULL);
 		w->serial = 0;
 	} else if (w->want != w->events || w->want_data != w->data) {
-		if (SYS(epoll_ctl, w->epfd, EPOLL_CTL_MOD, fd, &ev) != 0)
+		long r = SYS(epoll_ctl, w->epfd, EPOLL_CTL_MOD, fd, &ev);
+
+		if (r == -ENOENT) /* it was to be gone first, in a call that was left */
+			r = SYS(epoll_ctl, w->epfd, EPOLL_CTL_ADD, fd, &ev);
+		if (r != 0)
 			w->serial = 0;
 		w->events = w->want;
 		w->data = w->want_data;
@@ -115,9 +102,9 @@ static void settle_all(struct set *s)
 
 		if (w->listed != s->serial)
 			continue;
-		w->listed = 0;
 		if (w->serial == s->serial)
 			settle(w, s->changes[i]);
+		w->listed = 0;
 	}
 	s->count = 0;
 }
@@ -249,17 +236,18 @@ static long change(struct set *s, struct watch *w, int op, int fd, const struct 
 {
 	if (op == EPOLL_CTL_ADD ? !w->gone : w->gone)
 		return op == EPOLL_CTL_ADD ? -EEXIST : -ENOENT;
+	if (w->listed != s->serial) { /* first: a change that is not listed would never be told */
+		if (s->count == CHANGES)
+			settle_all(s);
+		s->changes[s->count] = fd;
+		__atomic_store_n(&s->count, s->count + 1, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&w->listed, s->serial, __ATOMIC_SEQ_CST);
+	}
 	w->gone = op == EPOLL_CTL_DEL;
 	if (!w->gone) {
 		w->want = ev->events;
 		w->want_data = ev->data.u64;
 	}
-	if (w->listed == s->serial)
-		return 0;
-	if (s->count == CHANGES)
-		settle_all(s);
-	w->listed = s->serial;
-	s->changes[s->count++] = fd;
 	return 0;
 }
 
@@ -467,9 +455,9 @@ static int can_write(struct set *s, struct epoll_event *found, int max)
 		if (w->listed == s->serial && w->serial == s->serial && w->shown) {
 			s->changes[kept++] = fd;
 		} else if (w->listed == s->serial) {
-			w->listed = 0;
 			if (w->serial == s->serial)
 				settle(w, fd);
+			w->listed = 0;
 		}
 	}
 	s->count = kept;
@@ -509,14 +497,14 @@ static int together(struct set *s, struct epoll_event *events, int n, struct epo
 	for (int i = 0; i < n; i++) {
 		uint64_t fd = events[i].data.u64;
 		uint32_t more = events[i].events;
+		int k = 0;
 
-		if (fd >= ENDS || watches[fd].serial != s->serial || !watches[fd].shown) {
+		while (k < shown && found[k].data.u64 != fd)
+			k++;
+		if (k == shown || fd >= ENDS || watches[fd].serial != s->serial) /* a call that was left may have had it shown */
 			events[kept++] = events[i];
-			continue;
-		}
-		for (int k = 0; k < shown; k++)
-			if (found[k].data.u64 == fd)
-				found[k].events |= more & (watches[fd].want | EPOLLERR | EPOLLHUP);
+		else
+			found[k].events |= more & (watches[fd].want | EPOLLERR | EPOLLHUP);
 	}
 	for (int i = 0; i < shown; i++) {
 		watches[found[i].data.u64].shown = false;

@@ -555,6 +555,9 @@ void call_in_gate(uint32_t *gate, uintptr_t frame);
 void call_over(const struct ring *r, const uint32_t *gate, uintptr_t frame);
 bool call_has(const uint32_t *gate);
 void calls_bury(uintptr_t frame);
+#define thread_lock(lock) thread_lock_from(lock, (uintptr_t)__builtin_frame_address(0))
+bool thread_lock_from(uint64_t *lock, uintptr_t frame);
+void thread_unlock(uint64_t *lock);
 void calls_start(void);
 
 /* calls_tidy is for the beginning of calls. */
