@@ -14,11 +14,11 @@ var stepsApart = flag.Int("steps-apart", 6, "how much further than it could be i
 // Cases of testdata/steps.c.
 var stepCases = []string{
 	"write", "write-more", "write-full", "offer", "join", "leave-out", "read", "read-part", "read-half", "read-full", "attach", "mark", "leave-in",
-	"use", "use-nodefer", "use-above", "use-below", "use-third",
+	"use", "use-nodefer", "use-above", "use-below", "use-third", "loop", "loop-turns", "loop-forks",
 }
 
-// TestSteps has a signal come at one place after another of a call on a ring, which TestJumps leaves to chance: its handler leaves the call by siglongjmp, or uses the
-// connection.
+// TestSteps has a signal come at one place after another of a call on a ring, which TestJumps leaves to chance: its handler leaves the call by siglongjmp, uses the
+// connection, or forks.
 func TestSteps(t *testing.T) {
 	library := committedLibrary(t)
 	s := newTestSupervisor(t)

@@ -1,5 +1,5 @@
 /*
- * A signal that comes after each instruction of a call on a connection in turn, as a tracer has it: its handler leaves the call by siglongjmp, or uses the connection itself.
+ * A signal that comes after each instruction of a call on a connection in turn, as a tracer has it: its handler leaves the call by siglongjmp, uses the connection itself, or forks.
  * steps CASE: the call, and, for handlers that return, their stack. Bytes that a call had read when it was left are lost, as with TCP, and
  * it may have sent any part; nothing else is lost, nothing comes twice, and poll reports the bytes that are there.
  */
@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdbool.h>
+#include <sys/epoll.h>
 #include <sys/ptrace.h>
 #include <ucontext.h>
 
@@ -497,6 +498,102 @@ static void use(void)
 		printf("%ld steps\n", k);
 }
 
+/* Event loops, whose epoll_wait looks into the rings of both ends. */
+
+#define TALK 200 /* turns until it does */
+
+static int loop_a, loop_b; /* the instances */
+
+static int control(int op, uint32_t events)
+{
+	struct epoll_event ev = {.events = events, .data.fd = b};
+
+	return epoll_ctl(loop_b, op, b, &ev);
+}
+
+/* has waits until an instance tells of its one descriptor, which is to have a byte then. */
+static void has(int loop, int fd)
+{
+	struct epoll_event ev;
+
+	CHECK(epoll_wait(loop, &ev, 1, PATIENCE) == 1 && (ev.events & EPOLLIN) && ev.data.fd == fd);
+	CHECK(read(fd, got, 2) == 1);
+}
+
+static void loops(void)
+{
+	struct epoll_event ev = {.events = EPOLLIN};
+
+	if (a > 0) {
+		close(loop_a);
+		close(loop_b);
+	}
+	anew();
+	loop_a = epoll_create1(0);
+	loop_b = epoll_create1(0);
+	ev.data.fd = a;
+	CHECK(control(EPOLL_CTL_ADD, EPOLLIN) == 0 && epoll_ctl(loop_a, EPOLL_CTL_ADD, a, &ev) == 0);
+	for (int i = 0; i < TALK; i++) {
+		CHECK(write(a, buf, 1) == 1);
+		has(loop_b, b);
+		CHECK(write(b, buf, 1) == 1);
+		has(loop_a, a);
+	}
+}
+
+static void loop_waits(void)
+{
+	struct epoll_event ev;
+
+	(void)!epoll_wait(loop_b, &ev, 1, 0);
+}
+
+static void loop_turns(void)
+{
+	(void)!control(EPOLL_CTL_MOD, EPOLLIN | EPOLLOUT);
+	loop_waits();
+}
+
+/* forks has a process that was forked in the middle of a call close what it has. */
+static void forks(int sig)
+{
+	int status;
+	pid_t pid = fork();
+
+	(void)sig;
+	if (pid == 0) {
+		alarm(PATIENCE / 1000);
+		signal(SIGALRM, SIG_DFL);
+		close(a);
+		close(b);
+		close(loop_a);
+		close(loop_b);
+		_exit(0);
+	}
+	CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+/* loop has epoll_wait tell of a byte when a call was left, or a process forked in it. */
+static void loop(const char *what)
+{
+	bool turns = strcmp(what, "loop-turns") == 0, forking = strcmp(what, "loop-forks") == 0;
+	long k = 0, rounds = 0;
+
+	if (forking)
+		signal(SIGALRM, forks);
+	for (bool more = true; more; k += 1 + random_of(&seed, (turns ? 16 : 4) * apart - 1), rounds++) {
+		if (forking || rounds % 16 == 0)
+			loops();
+		CHECK(write(a, buf, 1) == 1);
+		more = stepped(k, turns ? loop_turns : loop_waits);
+		if (turns)
+			CHECK(control(EPOLL_CTL_MOD, EPOLLIN) == 0);
+		has(loop_b, b);
+	}
+	if (shows)
+		printf("%s: %ld rounds, %ld steps\n", what, rounds, k);
+}
+
 static void run(const char *what)
 {
 	unsigned char above[65536]; /* than any call's frame */
@@ -523,6 +620,10 @@ static void run(const char *what)
 	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
 	if (strncmp(what, "use", 3) == 0) {
 		use();
+		return;
+	}
+	if (strncmp(what, "loop", 4) == 0) {
+		loop(what);
 		return;
 	}
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
