@@ -15,6 +15,7 @@
 
 #define CHANGES 128 /* that wait to be told */
 #define SHOWN 64    /* events of ours in one call */
+#define UNSETTLED ~0u /* events that no program wants: a call was left while it told the kernel */
 #define ROUNDS 2    /* calls in a row in which we say that a socket can be written to */
 
 /* The events that may be told later. All of these mean the same to poll. */
@@ -83,8 +84,10 @@ static void settle(struct watch *w, int fd)
 		SYS(epoll_ctl, w->epfd, EPOLL_CTL_DEL, fd, NULL);
 		w->serial = 0;
 	} else if (w->want != w->events || w->want_data != w->data) {
-		long r = SYS(epoll_ctl, w->epfd, EPOLL_CTL_MOD, fd, &ev);
+		long r;
 
+		__atomic_store_n(&w->events, UNSETTLED, __ATOMIC_SEQ_CST);
+		r = SYS(epoll_ctl, w->epfd, EPOLL_CTL_MOD, fd, &ev);
 		if (r == -ENOENT) /* it was to be gone first, in a call that was left */
 			r = SYS(epoll_ctl, w->epfd, EPOLL_CTL_ADD, fd, &ev);
 		if (r != 0)
