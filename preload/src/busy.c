@@ -398,7 +398,8 @@ void busy_dropped(int fd, struct ring *r)
 		for (uint32_t k = 0; k < b->n; k++)
 			if (b->members[k].fd == fd && b->members[k].ring == r)
 				b->members[k].events = 0;
-		if (b == &strays || epoll_sole(r->epfd))
+		/* A forked process would count among those that have the ring as long as it has the member. */
+		if (b == &strays || epoll_sole(r->epfd) || epoll_forked(r->epfd))
 			compact(b);
 		unlock(b);
 	}

@@ -294,6 +294,15 @@ bool epoll_sole(int epfd)
 	return s && sole(s);
 }
 
+/* epoll_forked says whether the thread that waits for an instance is none of this process, as we were forked away from it. */
+bool epoll_forked(int epfd)
+{
+	const struct set *s = set_at(epfd);
+	long process = SYS(getpid);
+
+	return s && s->owner && SYS(tgkill, process, s->owner, 0) == -ESRCH;
+}
+
 /*
  * epoll_registered is the instance that has the one registration of a descriptor, if this thread is the only one that waits there, and nobody else can
  * see the descriptor. -1: there is none.

@@ -795,10 +795,14 @@ bool receive_hand(struct ring *r, int fd, int rest, uint16_t *tokens, uint64_t *
 void receive_shut(struct end *e)
 {
 	struct ring *r;
+	uint64_t pub;
 
 	if (!ring_enter(&e->in, &r))
 		return;
-	__atomic_store_n(&r->h->shut, 1, __ATOMIC_SEQ_CST);
+	pub = pub_load(r);
+	/* Bytes that are there without a token reset the connection as others do, if they are not read. */
+	if (r->side->state != RING_JOINED || used(r, pub) == 0 || outstanding(r, pub) != 0)
+		__atomic_store_n(&r->h->shut, 1, __ATOMIC_SEQ_CST);
 	ring_exit(r);
 }
 

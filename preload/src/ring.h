@@ -613,6 +613,7 @@ int polls_wait(struct pollfd *p, nfds_t n, bool waits, const sigset_t *mask);
 /* epoll.c */
 bool epoll_instance(int fd, uint32_t *serial);
 bool epoll_sole(int epfd);
+bool epoll_forked(int epfd);
 int epoll_registered(const struct end *e, int fd, struct epoll_event *ev, uint32_t *serial);
 
 /* edges.c */

@@ -375,6 +375,48 @@ static void on_reset(void)
 	CHECK(read(c, &b, 1) == 0);
 }
 
+/* on_shut closes with bytes unread after it has shut receiving down. */
+static void on_shut(void)
+{
+	char b;
+
+	strand();
+	CHECK(shutdown(s, SHUT_RD) == 0 && close(s) == 0);
+	CHECK(told_of(ec, c, PATIENCE) & EPOLLIN);
+	CHECK(read(c, &b, 1) == -1 && errno == ECONNRESET);
+}
+
+/* on_passed passes the descriptor on, when a process that was forked has closed what it has of it. */
+static void on_passed(void)
+{
+	int way[2], status;
+	char data, control_data[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec one = {&data, 1};
+	struct msghdr m = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control_data, .msg_controllen = sizeof(control_data)};
+	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+	pid_t pid;
+
+	strand();
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, way) == 0);
+	pid = fork();
+	if (pid == 0) {
+		close(c);
+		close(s);
+		CHECK(write(way[1], "c", 1) == 1 && recvmsg(way[1], &m, 0) == 1);
+		s = *(int *)(void *)CMSG_DATA(h);
+		await(s, POLLIN);
+		get(s);
+		_exit(0);
+	}
+	CHECK(read(way[0], &data, 1) == 1);
+	h->cmsg_level = SOL_SOCKET;
+	h->cmsg_type = SCM_RIGHTS;
+	h->cmsg_len = CMSG_LEN(sizeof(int));
+	*(int *)(void *)CMSG_DATA(h) = s;
+	CHECK(sendmsg(way[0], &m, 0) == 1);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
 static void on_exec(void)
 {
 	int out[2], status;
@@ -730,7 +772,7 @@ int main(int argc, char **argv)
 	} cases[] = {
 		{"again", on_again}, {"edge", on_edge}, {"edge-again", on_edge_again}, {"writable", on_writable}, {"gone", on_gone}, {"oneshot", on_oneshot},
 		{"poll", on_poll}, {"select", on_select}, {"copy", on_copy}, {"other", on_other}, {"nested", on_nested}, {"nested-else", on_nested_else}, {"polled", on_polled},
-		{"fork", on_fork}, {"thread", on_thread}, {"receiver", on_receiver}, {"poller", on_poller}, {"reset", on_reset}, {"exec", on_exec},
+		{"fork", on_fork}, {"thread", on_thread}, {"receiver", on_receiver}, {"poller", on_poller}, {"reset", on_reset}, {"shut", on_shut}, {"passed", on_passed}, {"exec", on_exec},
 		{"signal", on_signal}, {"struck", on_struck}, {"apart", on_apart}, {"turning", on_turning}, {"beside", on_beside}, {"instance", on_instance}, {"company", on_company}, {"parent", on_parent}, {"many", on_many}, {"resting", on_resting},
 	};
 
