@@ -126,8 +126,13 @@ int main(int argc, char **argv)
 	do
 		CHECK(ioctl(fd, FIONREAD, &waiting) == 0 && syscall(SYS_ioctl, fd, FIONREAD, &raw) == 0);
 	while (waiting < 10000 || (getenv("RINGS") && raw > 100));
+	/* The library looks for idle rings now and then, in a call that waits. Such a look is due when the filter comes, and must not be made any more. */
+	for (int i = 0; i < 2; i++)
+		CHECK(epoll_wait(ep, &event, 1, 0) >= 0);
+	usleep(700000);
+	take(fd, 1);
 	guard(how);
-	take(fd, REST);
+	take(fd, REST - 1);
 	sent = 0;
 	put(fd, REST);
 	if (strict) {
