@@ -89,6 +89,16 @@ func TestInstall(t *testing.T) {
 	if want := filepath.Join(dir, "$LIB", File); list != want {
 		t.Fatalf("LD_PRELOAD is %q, want %q", list, want)
 	}
+	for _, value := range tree.foreign { // what the loader of a 32-bit program finds, where no such program can be built
+		f, err := elf.Open(filepath.Join(dir, value, File))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if f.Close(); f.Class != elf.ELFCLASS32 || f.Machine != tree.stub {
+			t.Errorf("in %s is a library of %v for %v, want one of 32 bits for %v", value, f.Class, f.Machine, tree.stub)
+		}
+	}
 	source := filepath.Join(t.TempDir(), "maps.c")
 	const text = `#include <stdio.h>
 int main(void) { FILE *f = fopen("/proc/self/maps", "r"); for (int c; (c = getc(f)) != EOF;) putchar(c); return 0; }`
