@@ -2,6 +2,7 @@ package dispose
 
 import (
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -87,4 +88,44 @@ func TestCloseMany(t *testing.T) {
 	if n != 0 || err != nil {
 		t.Errorf("what waited is not closed: Recvfrom = %d, %v", n, err)
 	}
+}
+
+// TestHurry closes sockets that linger, by themselves and in a message that nobody has read.
+func TestHurry(t *testing.T) {
+	alone, sent := lingering(t), lingering(t)
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Sendmsg(ends[0], []byte{1}, unix.UnixRights(sent), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(sent)
+	f := os.NewFile(uintptr(ends[1]), "socket")
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	closed := make(chan bool)
+	CloseThen(func() { closed <- true }, alone)
+	select {
+	case <-closed:
+	case <-time.After(20 * time.Second):
+		t.Error("a socket lingers")
+	}
+	Conn(c.(*net.UnixConn))
+	// Its end is seen when it is closed at last.
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		pending.mu.Lock()
+		n := pending.closing
+		pending.mu.Unlock()
+		if n == 0 {
+			break
+		}
+		if time.Since(start) > 20*time.Second {
+			t.Fatal("a socket in a message lingers")
+		}
+	}
+	unix.Close(ends[0])
 }

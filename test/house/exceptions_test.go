@@ -87,7 +87,6 @@ var wideLines = map[string]exception{
 	"internal/demo":           {12, older},
 	"internal/dissect":        {29, older},
 	"internal/dissect/render": {47, older},
-	"internal/dispose":        {1, older},
 	"internal/host":           {29, older},
 	"internal/ism":            {13, older},
 	"internal/inventory":      {22, "moved from cmd/gosmc; to be wrapped"},
