@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"internal/introduce": {"wire", "internal/dispose"}, // two processes by their sockets, and of no connection beyond
 	"internal/attempts":  {"wire/clc"},                 // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. Of rdma only the answers for ports without a process; a device only in tests.
-	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/introduce", "internal/port", "internal/rdma"},
+	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/dispose", "internal/introduce", "internal/port", "internal/rdma"},
 	"internal/sockdiag":  {},                                                  // sockets of the kernel, of no program
 	"internal/rundir":    {"internal/user"},                                   // files and directories
 	"internal/admission": {"internal/rundir"},                                 // a file, of no connection
@@ -123,7 +123,7 @@ var mayImportInTests = map[string][]string{
 	"internal/run/supervisor": {"preload", "internal/run/client", "internal/sockdiag"},
 	"cmd/gosmc":               {"internal/run/client"},
 	"internal/handshake":      {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
-	"internal/host":           {"internal/link" /* of a peer that lies */, "internal/rdma", "bpf" /* of a port that is shared */, "internal/agent" /* that introduces */, "internal/port"},
+	"internal/host":           {"internal/link" /* of a peer that lies */, "internal/rdma", "bpf" /* of a port that is shared */, "internal/agent" /* that introduces */, "internal/port", "internal/dispose", "internal/pairing" /* of attackers */},
 }
 
 // testOnly packages are imported by tests and by nothing else.

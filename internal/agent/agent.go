@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/bpf"
+	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/wire/roce"
@@ -255,7 +256,7 @@ func (a *Agent) acceptLoop() {
 		if err != nil || !a.track(c, &who) {
 			// There is room in a new socket: this does not wait.
 			send(c, port.Answer{Error: fmt.Sprintf("%d requests of user %d are being served", maxAccountClients, who.user), Code: port.CodeBusy}, -1)
-			c.Close()
+			dispose.Conn(c) // rule: internal/host TestPodsAttacked
 			<-a.clients
 			continue
 		}
@@ -290,7 +291,7 @@ func (a *Agent) track(c *net.UnixConn, who *client) bool {
 
 func (a *Agent) untrack(c *net.UnixConn) {
 	a.forget(c)
-	c.Close()
+	dispose.Conn(c)
 }
 
 func (a *Agent) forget(c *net.UnixConn) {
@@ -400,13 +401,10 @@ func (a *Agent) count(f func(*Counters)) {
 // errSilent is that a client has said nothing.
 var errSilent = errors.New("the client has said nothing")
 
-// receive reads a request. Descriptors that come along are closed.
+// receive reads a request.
 func receive(c *net.UnixConn) (request port.Request, err error) {
-	b, oob := make([]byte, port.MaxRequest), make([]byte, unix.CmsgSpace(4*253)) // as many as the kernel lets pass
-	n, oobn, flags, _, err := c.ReadMsgUnix(b, oob)
-	if oobn > 0 {
-		closeRights(oob[:oobn])
-	}
+	b := make([]byte, port.MaxRequest)
+	n, flags, err := readWithoutRights(c, b)
 	switch {
 	case err != nil || n == 0:
 		return request, errSilent
@@ -422,18 +420,24 @@ func receive(c *net.UnixConn) (request port.Request, err error) {
 	return request, nil
 }
 
-func closeRights(oob []byte) {
-	messages, err := unix.ParseSocketControlMessage(oob)
+// readWithoutRights reads a packet. The kernel throws away descriptors that come along, which may take time.
+func readWithoutRights(c *net.UnixConn, b []byte) (n, flags int, err error) {
+	raw, err := c.SyscallConn()
 	if err != nil {
-		return
+		return 0, 0, err
 	}
-	for i := range messages {
-		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			for _, fd := range fds {
-				unix.Close(fd)
+	cerr := raw.Read(func(fd uintptr) bool {
+		dispose.Hurry(func() {
+			for again := true; again; again = err == unix.EINTR {
+				n, _, flags, _, err = unix.Recvmsg(int(fd), b, nil, unix.MSG_DONTWAIT)
 			}
-		}
+		})
+		return err != unix.EAGAIN
+	})
+	if cerr != nil {
+		err = cerr
 	}
+	return n, flags, err
 }
 
 // send sends an answer, with a descriptor unless that is -1.
@@ -513,7 +517,7 @@ func (a *Agent) Close() error {
 	stopped := a.stopped
 	a.stopped = true
 	for c := range a.conns {
-		c.Close()
+		dispose.Conn(c)
 	}
 	a.mu.Unlock()
 	if stopped {

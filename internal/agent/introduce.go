@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -38,7 +37,8 @@ type introducer struct {
 }
 
 // A room is an abstract Unix socket in a network namespace, at which processes reach the agent. Its name is
-// random, and the kernel tells it to the processes: nobody else can have it before.
+// random, and the kernel tells it to the processes: nobody else can have it before. Whoever has it after
+// the agent was killed cannot sign as the agent does: [introduce.Room].
 type room struct {
 	listener *net.UnixListener
 	inode    uint64 // of the namespace
@@ -152,9 +152,9 @@ func (i *introducer) enter(r bpf.Report, inhabited map[uint64]string) {
 		return
 	}
 	var l *net.UnixListener
-	var name string
+	key := introduce.NewRoom()
 	open := func() (err error) {
-		l, name, err = listenAbstract()
+		l, err = listenAbstract(key.Name())
 		return err
 	}
 	inode, err := uint64(0), errOtherNamespace
@@ -177,13 +177,13 @@ func (i *introducer) enter(r bpf.Report, inhabited map[uint64]string) {
 		l.Close()
 		return
 	}
-	if err := i.kernel.SetName(r.Netns, name); err != nil {
+	if err := i.kernel.SetName(r.Netns, key.Name()); err != nil {
 		i.log.Warn("introduction: name", "cookie", r.Netns, "err", err)
 		l.Close()
 		return
 	}
 	i.rooms[r.Netns] = &room{listener: l, inode: inode, account: whose}
-	i.wg.Go(func() { i.server.Serve(l) })
+	i.wg.Go(func() { i.server.Serve(l, key) })
 	i.log.Info("introduction: network namespace", "cookie", r.Netns, "pid", r.Process, "uid", r.User)
 }
 
@@ -260,28 +260,25 @@ func (i *introducer) close() {
 	i.wg.Wait()
 }
 
-// listenAbstract makes a socket with a random abstract name in the network namespace of the calling thread.
-func listenAbstract() (l *net.UnixListener, name string, err error) {
-	var random [16]byte
-	rand.Read(random[:])
-	name = "gosmc-" + hex.EncodeToString(random[:])
+// listenAbstract makes a socket with an abstract name in the network namespace of the calling thread.
+func listenAbstract(name string) (l *net.UnixListener, err error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, "", os.NewSyscallError("socket", err)
+		return nil, os.NewSyscallError("socket", err)
 	}
 	f := os.NewFile(uintptr(fd), "introduction")
 	defer f.Close()
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: "@" + name}); err != nil {
-		return nil, "", os.NewSyscallError("bind", err)
+		return nil, os.NewSyscallError("bind", err)
 	}
 	if err := unix.Listen(fd, roomBacklog); err != nil {
-		return nil, "", os.NewSyscallError("listen", err)
+		return nil, os.NewSyscallError("listen", err)
 	}
 	made, err := net.FileListener(f)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	return made.(*net.UnixListener), name, nil
+	return made.(*net.UnixListener), nil
 }
 
 // inNamespaceOf calls f in the network namespace with a cookie, in which a thread of the process is. A

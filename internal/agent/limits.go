@@ -32,7 +32,7 @@ const (
 	// A room is a network namespace in which the agent introduces processes. Each has a descriptor.
 	maxRooms        = 4096
 	maxAccountRooms = 64
-	roomBacklog     = 128
+	roomBacklog     = 128  // in a long one all would wait behind those who connect again and again
 	maxThreads      = 1024 // of a process, that are looked through for the namespace that was reported
 
 	acceptPause = 50 * time.Millisecond // after a passing shortage, such as of descriptors

@@ -75,6 +75,25 @@ func childPod(p *smctest.Parent) {
 			p.Say("dialled %v", modes)
 		case "rush": // address, number of connections, and how many at a time
 			p.Say("rushed %v", rush(p, h, words[1:]))
+		case "fresh": // as "dial", and each connection is another program's, as far as the agent knows
+			count, err := strconv.Atoi(words[2])
+			p.Check(err)
+			modes := make(map[string]int)
+			var worst time.Duration
+			for i := range count {
+				h, err := New(Config{})
+				p.Check(err)
+				begin := time.Now()
+				c, err := h.Dial(context.Background(), "tcp", words[1], DialOptions{})
+				p.Check(err)
+				worst = max(worst, time.Since(begin))
+				modes[c.Mode().String()]++
+				p.Check(through(c, 2000, uint64(i)))
+				p.Check(c.Close())
+				p.Check(h.Close())
+			}
+			p.Say("worst %v", worst)
+			p.Say("dialled %v", modes)
 		case "plain": // a server without SMC
 			l, err := net.Listen("tcp", words[1])
 			p.Check(err)

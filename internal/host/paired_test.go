@@ -112,7 +112,7 @@ func (a *testAgent) start(t testing.TB) {
 	}
 	a.served = make(chan struct{})
 	server, listener, served := a.server, a.listener, a.served
-	go func() { server.Serve(listener); close(served) }()
+	go func() { server.Serve(listener, nil); close(served) }()
 }
 
 // stop ends the agent, as if it was killed.

@@ -2,6 +2,7 @@ package introduce
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -41,14 +42,13 @@ type Client struct {
 }
 
 // Dial connects to the agent at an address of a Unix socket: a path at which root or this user
-// listens, or "@" and an abstract name that the kernel has told. gid is the GID of the process's
+// listens, or "@" and the name of a [Room], which the kernel has told. gid is the GID of the process's
 // device, and users its policy. ctx bounds the wait, which takes two seconds at most. Errors match
 // [ErrNoAgent] or [ErrAgentVersion], or are that of ctx. The caller closes the client.
 func Dial(ctx context.Context, address string, gid wire.ISMGID, users Users) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unixpacket", address)
+	conn, err := connect(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoAgent, err)
 	}
@@ -57,17 +57,41 @@ func Dial(ctx context.Context, address string, gid wire.ISMGID, users Users) (*C
 		conn.Close()
 		return nil, err
 	}
-	if !strings.HasPrefix(address, "@") && !l.isTrusted() { // rule: TestUntrusted
+	abstract := strings.HasPrefix(address, "@")
+	if !abstract && !l.isTrusted() { // rule: TestUntrusted
 		conn.Close()
 		return nil, fmt.Errorf("%w: the socket %s belongs to another user", ErrNoAgent, address)
 	}
 	c := &Client{line: l, done: make(chan struct{}), asked: make(map[uint64]*Question)}
-	if err := c.hello(ctx, gid, users); err != nil {
+	challenge := [16]byte{}
+	rand.Read(challenge[:])
+	err = c.hello(ctx, &Message{Kind: KindHello, GID: gid, Users: users, Challenge: challenge})
+	// rule: internal/host TestPodsImpostor
+	if err == nil && abstract && !isRoom(address, challenge, c.welcome.Signature) {
+		err = fmt.Errorf("%w: another program has taken its name %s", ErrNoAgent, address)
+	}
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	go c.run()
 	return c, nil
+}
+
+// connect connects to the agent. Its queue may be full for a moment: somebody connects again and again.
+func connect(ctx context.Context, address string) (net.Conn, error) {
+	for {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "unixpacket", address)
+		if !errors.Is(err, unix.EAGAIN) { // rule: TestQueueFull
+			return conn, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(connectPause):
+		}
+	}
 }
 
 // isTrusted reports whether root, or this user, has made the socket at the other end.
@@ -79,10 +103,10 @@ func (l *line) isTrusted() (trusted bool) {
 	return trusted
 }
 
-func (c *Client) hello(ctx context.Context, gid wire.ISMGID, users Users) error {
+func (c *Client) hello(ctx context.Context, hello *Message) error {
 	stop := context.AfterFunc(ctx, func() { c.line.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := c.line.send(&Message{Kind: KindHello, GID: gid, Users: users}, -1); err != nil {
+	if err := c.line.send(hello, -1); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoAgent, err)
 	}
 	m, fd, err := c.line.receive()

@@ -21,6 +21,24 @@ const (
 	requestRate  = 5000
 	requestBurst = 10000
 
+	// connectCost is how many messages a connection counts as.
+	connectCost = 10
+
+	// An account that goes on although it is refused is read more slowly, or its messages would take the
+	// agent's processor all the same: each conversation pauses for floodPause after each message.
+	floodPause = 100 * time.Millisecond
+
+	// maxClosing bounds the descriptors of an account that the agent is about to close. The close of some
+	// files takes as long as their owner wants. closingTime is how long a process waits for room before
+	// it is dropped, and closingPause is between two looks.
+	maxClosing   = 64
+	closingTime  = 2 * time.Second
+	closingPause = time.Millisecond
+
+	// maxUnread is how many bytes a process may have unread before it is introduced to nobody more, as the
+	// kernel counts: some 40 messages. Each has a socket, which costs the agent's control group 2 KB.
+	maxUnread = 32 << 10
+
 	// MaxWait is the longest time that a question waits for the other end's.
 	MaxWait = 3 * time.Second
 
@@ -29,6 +47,9 @@ const (
 
 	// dialTime bounds how long a process waits for the agent's Welcome.
 	dialTime = 2 * time.Second
+
+	// connectPause is how long a process waits before it connects again to an agent whose queue is full.
+	connectPause = time.Millisecond
 
 	// closeTime bounds how long an agent that ends waits for the descriptors of processes.
 	closeTime = time.Second

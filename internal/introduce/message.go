@@ -73,8 +73,8 @@ func (r Refusal) String() string {
 // Lengths in bytes.
 const (
 	headerLen     = 16
-	helloLen      = 44 // without users and groups
-	welcomeLen    = 40
+	helloLen      = 60 // without users and groups
+	welcomeLen    = 104
 	askLen        = 24
 	introducedLen = 80
 	refusedLen    = 24
@@ -92,7 +92,7 @@ const (
 //	     4     4  reserved  sent as zero, not checked
 //	     8     8  ID        of the question, chosen by the process; zero in Hello and Welcome
 //
-// Hello, 44 bytes and more.
+// Hello, 60 bytes and more.
 //
 //	16    16  GID       of the process's device
 //	32     1  mode      of the users policy: 0 same, 1 any, 2 list
@@ -101,14 +101,16 @@ const (
 //	38     2  groups    likewise
 //	40     2  excepted  likewise
 //	42     2  reserved
-//	44     -  4 bytes for each user, then for each group, then for each excepted user
+//	44    16  challenge  random
+//	60     -  4 bytes for each user, then for each group, then for each excepted user
 //
-// Welcome, 40 bytes.
+// Welcome, 104 bytes.
 //
 //	16    16  boot ID
 //	32     4  PID       of the agent, in its own PID namespace
 //	36     1  overcommit  vm.overcommit_memory of this kernel
 //	37     3  reserved
+//	40    64  signature  of the challenge, by the key of the room; see [Room]. Zero at a path
 //
 // Ask, 24 bytes, with the TCP socket.
 //
@@ -141,9 +143,11 @@ type Message struct {
 	ID         uint64
 	GID        wire.ISMGID   // Hello, Introduced
 	Users      Users         // Hello
+	Challenge  [16]byte      // Hello
 	BootID     [16]byte      // Welcome
 	PID        int32         // Welcome, Introduced
 	Overcommit uint8         // Welcome
+	Signature  [64]byte      // Welcome
 	Role       Role          // Ask
 	Offer      uint8         // Ask
 	Wait       time.Duration // Ask
@@ -199,6 +203,7 @@ func (m *Message) Append(b []byte) []byte {
 		b = be.AppendUint16(b, uint16(len(m.Users.Groups)))
 		b = be.AppendUint16(b, uint16(len(m.Users.Excepted)))
 		b = append(b, 0, 0)
+		b = append(b, m.Challenge[:]...)
 		for _, list := range [][]uint32{m.Users.Users, m.Users.Groups, m.Users.Excepted} {
 			for _, id := range list {
 				b = be.AppendUint32(b, id)
@@ -208,6 +213,7 @@ func (m *Message) Append(b []byte) []byte {
 		b = append(b, m.BootID[:]...)
 		b = be.AppendUint32(b, uint32(m.PID))
 		b = append(b, m.Overcommit, 0, 0, 0)
+		b = append(b, m.Signature[:]...)
 	case KindAsk:
 		b = append(b, byte(m.Role), m.Offer, 0, 0)
 		b = be.AppendUint32(b, uint32(m.Wait.Milliseconds()))
@@ -270,6 +276,7 @@ func Parse(b []byte) (Message, error) {
 	switch m.Kind {
 	case KindHello:
 		m.GID = wire.ISMGIDFromUUID([16]byte(b[16:]))
+		m.Challenge = [16]byte(b[44:])
 		m.Users.Mode = Mode(b[32])
 		switch {
 		case m.GID.IsZero():
@@ -287,6 +294,7 @@ func Parse(b []byte) (Message, error) {
 		m.BootID = [16]byte(b[16:])
 		m.PID = int32(be.Uint32(b[32:]))
 		m.Overcommit = b[36]
+		m.Signature = [64]byte(b[40:])
 	case KindAsk:
 		m.Role, m.Offer = Role(b[16]), b[17]
 		m.Wait = time.Duration(be.Uint32(b[20:])) * time.Millisecond

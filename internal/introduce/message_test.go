@@ -20,11 +20,18 @@ var vectors = []struct {
 	hex  string
 	m    Message
 }{
-	{"hello", "0101 003c 00000000 0000000000000000" +
-		"00000000000000000000000000000007 02 000000 0001 0002 0001 0000 00000005 00000006 00000007 00000008",
-		Message{Kind: KindHello, GID: gidOf(7), Users: Users{ModeList, []uint32{5}, []uint32{6, 7}, []uint32{8}}}},
-	{"welcome", "0201 0028 00000000 0000000000000000 000000000000000000000000000000aa 00000102 02 000000",
-		Message{Kind: KindWelcome, BootID: [16]byte{15: 0xaa}, PID: 0x102, Overcommit: 2}},
+	{"hello", "0101 004c 00000000 0000000000000000" +
+		"00000000000000000000000000000007 02 000000 0001 0002 0001 0000 000000000000000000000000000000cc" +
+		"00000005 00000006 00000007 00000008",
+		Message{
+			Kind: KindHello, GID: gidOf(7), Users: Users{ModeList, []uint32{5}, []uint32{6, 7}, []uint32{8}},
+			Challenge: [16]byte{15: 0xcc},
+		}},
+	{"welcome", "0201 0068 00000000 0000000000000000 000000000000000000000000000000aa 00000102 02 000000" +
+		strings.Repeat("00", 63) + "dd",
+		Message{
+			Kind: KindWelcome, BootID: [16]byte{15: 0xaa}, PID: 0x102, Overcommit: 2, Signature: [64]byte{63: 0xdd},
+		}},
 	{"ask", "0301 0018 00000000 0000000000000009 02 01 0000 000000fa",
 		Message{Kind: KindAsk, ID: 9, Role: RoleServer, Offer: offerDevice, Wait: 250 * time.Millisecond}},
 	{"withdraw", "0401 0010 00000000 0000000000000009", Message{Kind: KindWithdraw, ID: 9}},

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +19,10 @@ type line struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
 	buf  [maxMessage + 1]byte // one more, to see that a message is too long
-	oob  []byte
+
+	// quota counts the descriptors of the account that are being closed; nil in a process, which trusts its
+	// agent so far.
+	quota *atomic.Int32
 }
 
 func newLine(c *net.UnixConn) (*line, error) {
@@ -25,7 +30,7 @@ func newLine(c *net.UnixConn) (*line, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &line{conn: c, raw: raw, oob: make([]byte, dispose.Room)}, nil
+	return &line{conn: c, raw: raw}, nil
 }
 
 // errCongested means that the other side has not read enough of what was sent.
@@ -60,18 +65,79 @@ func (l *line) send(m *Message, fd int) error {
 	return nil
 }
 
+// discard closes a descriptor that has come with a message, and does not wait for that. -1 is none.
+func (l *line) discard(fds ...int) {
+	if len(fds) == 0 || fds[0] < 0 {
+		return
+	}
+	if l.quota == nil {
+		dispose.Close(fds...)
+		return
+	}
+	l.quota.Add(int32(len(fds)))
+	dispose.CloseThen(func() { l.quota.Add(-int32(len(fds))) }, fds...)
+}
+
+// unread returns how much the other side has not read, in bytes as the kernel counts them.
+func (l *line) unread() (n int) {
+	l.raw.Control(func(s uintptr) { n, _ = unix.IoctlGetInt(int(s), unix.TIOCOUTQ) })
+	return n
+}
+
+// errSlowClose means that too many descriptors of an account take too long to close.
+var errSlowClose = errors.New("introduce: descriptors of the user take too long to close")
+
+// awaitRoom waits until another descriptor of the account may come.
+func (l *line) awaitRoom() error {
+	if l.quota == nil {
+		return nil
+	}
+	for end := time.Now().Add(closingTime); ; time.Sleep(closingPause) {
+		if l.quota.Load() < maxClosing { // rule: TestSlowClose: l.quota.Load() < maxClosing -> true
+			return nil
+		}
+		if time.Now().After(end) {
+			return errSlowClose
+		}
+	}
+}
+
 // errRights means that a message came with another number of descriptors than it has.
 var errRights = errors.New("introduce: a message with a wrong number of descriptors")
+
+// read reads one packet, and the first two of the descriptors that come with it. The kernel throws the
+// others away, which may take time if they are the last ones of their files. It does not flush them, as
+// a close does: the process that is a file system may let that wait for ever, and SIGKILL does not end it.
+func (l *line) read() (n int, fds []int, flags int, err error) {
+	var oob [24]byte // unix.CmsgSpace(4), which is unix.CmsgSpace(8)
+	if err = l.awaitRoom(); err != nil {
+		return 0, nil, 0, err
+	}
+	cerr := l.raw.Read(func(s uintptr) bool {
+		dispose.Hurry(func() {
+			var oobn int
+			for again := true; again; again = err == unix.EINTR {
+				const how = unix.MSG_DONTWAIT | unix.MSG_CMSG_CLOEXEC
+				n, oobn, flags, _, err = unix.Recvmsg(int(s), l.buf[:], oob[:], how)
+			}
+			fds = dispose.Descriptors(oob[:max(oobn, 0)])
+		})
+		return err != unix.EAGAIN
+	})
+	if cerr != nil {
+		err = cerr
+	}
+	return n, fds, flags, err
+}
 
 // receive waits for a message, and for the descriptor that it carries, -1 for none. The caller
 // disposes of the descriptor. After an error the conversation is over: io.EOF, errRights, a
 // [*wire.DecodeError], or the kernel's.
 func (l *line) receive() (m Message, fd int, err error) {
-	n, oobn, flags, _, err := l.conn.ReadMsgUnix(l.buf[:], l.oob)
-	fds := dispose.Descriptors(l.oob[:oobn])
+	n, fds, flags, err := l.read()
 	defer func() {
-		if err != nil && len(fds) > 0 {
-			dispose.Close(fds...)
+		if err != nil {
+			l.discard(fds...)
 			fd = -1
 		}
 	}()

@@ -66,16 +66,19 @@ func NewServer(cfg Config) *Server {
 
 // A client is a process that has connected.
 type client struct {
-	who  Identity
-	line *line
-	name [16]byte // of the process, that no other one ever has
+	who     Identity
+	line    *line
+	room    *Room    // at which it has connected; nil at the path
+	name    [16]byte // of the process, that no other one ever has
+	account *account
 
 	gid   wire.ISMGID // these two are set by its Hello, before it asks
 	users Users
 }
 
-// Serve serves the processes that connect to a listener, until that is closed.
-func (s *Server) Serve(l *net.UnixListener) {
+// Serve serves the processes that connect to a listener, until that is closed: one at a path, or that of a
+// room, which is nil otherwise.
+func (s *Server) Serve(l *net.UnixListener, room *Room) {
 	for {
 		c, err := l.AcceptUnix()
 		if err != nil {
@@ -87,31 +90,33 @@ func (s *Server) Serve(l *net.UnixListener) {
 		}
 		who, err := s.cfg.Identify(c)
 		if err != nil {
-			c.Close()
+			dispose.Conn(c)
 			continue
 		}
-		s.Take(c, who)
+		s.take(c, who, room)
 	}
 }
 
-// Take serves a process that has connected. It does not wait, and c belongs to the server.
-func (s *Server) Take(c *net.UnixConn, who Identity) {
+// Take serves a process that has connected at a path. It does not wait, and c belongs to the server.
+func (s *Server) Take(c *net.UnixConn, who Identity) { s.take(c, who, nil) }
+
+func (s *Server) take(c *net.UnixConn, who Identity, room *Room) {
 	l, err := newLine(c)
 	if err != nil {
-		c.Close()
+		dispose.Conn(c)
 		return
 	}
-	p := &client{who: who, line: l, name: s.instance}
+	p := &client{who: who, line: l, room: room, name: s.instance}
 	binary.BigEndian.PutUint64(p.name[8:], s.numbers.Add(1))
 	if !s.table.enter(p) {
 		s.busy.Add(1)
-		s.wg.Go(func() { c.Close() })
+		dispose.Conn(c) // with descriptors in messages that nobody has read
 		return
 	}
+	l.quota = &p.account.closing
 	s.wg.Go(func() {
 		s.serve(p)
-		// Descriptors that nobody has read may take their time to close, at the process's expense.
-		c.Close()
+		dispose.Conn(c)
 		s.table.leave(p)
 	})
 }
@@ -120,9 +125,7 @@ func (s *Server) Take(c *net.UnixConn, who Identity) {
 func (s *Server) serve(c *client) {
 	c.line.conn.SetReadDeadline(time.Now().Add(helloTime)) // rule: TestSilent
 	m, fd, err := c.line.receive()
-	if fd >= 0 {
-		dispose.Close(fd)
-	}
+	c.line.discard(fd)
 	if err != nil || m.Kind != KindHello {
 		s.unfit.Add(1)
 		return
@@ -131,16 +134,20 @@ func (s *Server) serve(c *client) {
 	c.gid, c.users = m.GID, m.Users
 	welcome := Message{
 		Kind: KindWelcome, BootID: s.cfg.BootID, PID: int32(os.Getpid()), Overcommit: s.cfg.Overcommit(),
+		Signature: c.room.sign(m.Challenge),
 	}
 	for err = c.line.send(&welcome, -1); err == nil; {
 		if m, fd, err = c.line.receive(); err != nil {
 			break
 		}
+		if !s.table.mayGoOn(c) {
+			time.Sleep(floodPause)
+		}
 		err = s.handle(c, &m, fd)
 	}
 	var decode *wire.DecodeError
 	if errors.As(err, &decode) || errors.Is(err, errRights) || errors.Is(err, errCongested) ||
-		errors.Is(err, errKind) {
+		errors.Is(err, errSlowClose) || errors.Is(err, errKind) {
 		s.unfit.Add(1)
 		s.log.Warn("introduction: a process breaks the rules", "pid", c.who.PID, "uid", c.who.UID, "err", err)
 	}
@@ -152,9 +159,7 @@ var errKind = errors.New("introduce: unexpected message")
 // handle takes one message. After an error nothing more is heard of the process.
 func (s *Server) handle(c *client, m *Message, fd int) error {
 	if !s.table.spend(c) {
-		if fd >= 0 {
-			dispose.Close(fd)
-		}
+		c.line.discard(fd)
 		if m.Kind == KindAsk {
 			return s.refuse(c, m.ID, RefusedBusy)
 		}
@@ -169,9 +174,7 @@ func (s *Server) handle(c *client, m *Message, fd int) error {
 		}
 		return nil // it was answered, and the answer is on its way
 	}
-	if fd >= 0 {
-		dispose.Close(fd)
-	}
+	c.line.discard(fd)
 	return errKind
 }
 
@@ -179,7 +182,7 @@ func (s *Server) handle(c *client, m *Message, fd int) error {
 func (s *Server) ask(c *client, m *Message, fd int) error {
 	s.asked.Add(1)
 	e, refused := prove(s.cfg.Verifier, fd, m.Role)
-	dispose.Close(fd) // or the connection would not end with its process
+	c.line.discard(fd) // or the connection would not end with its process
 	if m.Offer != offerDevice && m.Offer != offerNone {
 		refused = RefusedOffer
 	}
@@ -208,6 +211,10 @@ func (s *Server) introduce(a, b *waiting) error {
 		!s.cfg.Users.admitsBoth(&a.who.who, &b.who.who) {
 		s.refuse(b.who, b.id, RefusedUsers)
 		return s.refuse(a.who, a.id, RefusedUsers)
+	}
+	if a.who.line.unread() > maxUnread || b.who.line.unread() > maxUnread { // rule: TestUnreadIntroductions
+		s.refuse(b.who, b.id, RefusedBusy)
+		return s.refuse(a.who, a.id, RefusedBusy)
 	}
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -123,7 +123,7 @@ func newBureau(t testing.TB, change ...func(*Config)) *bureau {
 		t.Fatal(err)
 	}
 	served := make(chan struct{})
-	go func() { b.Serve(l); close(served) }()
+	go func() { b.Serve(l, nil); close(served) }()
 	t.Cleanup(func() { l.Close(); <-served; b.Close() })
 	return b
 }

@@ -2,6 +2,7 @@ package introduce
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,8 +30,9 @@ type table struct {
 type account struct {
 	clients int
 	waiting int
-	credit  float64   // messages that may come now
-	filled  time.Time // when credit was last reckoned
+	closing atomic.Int32 // descriptors
+	credit  float64      // messages that may come now
+	filled  time.Time    // when credit was last reckoned
 }
 
 func newTable() *table {
@@ -47,13 +49,20 @@ func (t *table) enter(c *client) bool {
 	defer t.mu.Unlock()
 	a := t.accounts[c.who.Account]
 	if a == nil {
+		t.sweepLocked()
 		a = &account{credit: requestBurst, filled: time.Now()}
 	}
 	// rule: TestQuotas
 	if t.closed || t.clients >= MaxClients || c.who.Limited && a.clients >= maxAccountClients {
 		return false
 	}
+	a.refill()
+	if c.who.Limited && (a.credit < connectCost || a.closing.Load() >= maxClosing) { // rule: TestConnectAgain
+		return false
+	}
 	t.accounts[c.who.Account] = a
+	c.account = a
+	a.credit -= connectCost
 	a.clients++
 	t.clients++
 	t.byClient[c] = make(map[uint64]*waiting)
@@ -69,25 +78,48 @@ func (t *table) leave(c *client) {
 	}
 	delete(t.byClient, c)
 	t.clients--
-	a := t.accounts[c.who.Account]
-	a.clients--
-	if a.clients == 0 {
-		delete(t.accounts, c.who.Account) // with its credit: connecting again takes longer than that is worth
+	c.account.clients--
+}
+
+// sweepLocked forgets accounts without processes, of which there is nothing to remember.
+func (t *table) sweepLocked() {
+	for name, a := range t.accounts {
+		if a.clients > 0 || a.closing.Load() > 0 {
+			continue
+		}
+		if a.refill(); a.credit >= requestBurst {
+			delete(t.accounts, name)
+		}
 	}
+}
+
+// refill reckons the credit for now.
+func (a *account) refill() {
+	now := time.Now()
+	a.credit = min(a.credit+now.Sub(a.filled).Seconds()*requestRate, requestBurst)
+	a.filled = now
+}
+
+// mayGoOn reports whether the next message of a process may be read without a pause.
+func (t *table) mayGoOn(c *client) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.who.Limited && c.account.credit <= -requestBurst { // rule: TestFlood
+		return false
+	}
+	return true
 }
 
 // spend reports whether another message of a process may be served now.
 func (t *table) spend(c *client) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	a := t.accounts[c.who.Account]
-	now := time.Now()
-	a.credit = min(a.credit+now.Sub(a.filled).Seconds()*requestRate, requestBurst)
-	a.filled = now
-	if c.who.Limited && a.credit < 1 { // rule: TestQuotas
+	a := c.account
+	a.refill()
+	a.credit = max(a.credit-1, -requestBurst)
+	if c.who.Limited && a.credit < 0 { // rule: TestQuotas
 		return false
 	}
-	a.credit--
 	return true
 }
 
@@ -107,7 +139,7 @@ func (t *table) match(w *waiting, wait time.Duration, expired func()) (other *wa
 		t.dropLocked(other)
 		return other, 0
 	}
-	a := t.accounts[w.who.who.Account]
+	a := w.who.account
 	// rule: TestQuotas
 	if t.closed || len(t.byPair) >= maxWaiting || len(own) >= maxClientWaiting ||
 		w.who.who.Limited && a.waiting >= maxAccountWaiting {
@@ -146,7 +178,7 @@ func (t *table) dropLocked(w *waiting) {
 	w.expiry.Stop()
 	delete(t.byPair, w.end.key)
 	delete(t.byClient[w.who], w.id)
-	t.accounts[w.who.who.Account].waiting--
+	w.who.account.waiting--
 }
 
 // close lets nobody in any more, and returns those who are.

@@ -177,6 +177,17 @@ func (p *Process) Hear(word string) string {
 	return strings.TrimPrefix(rest, " ")
 }
 
+// Rest returns all that the process says until its end, for which it waits.
+func (p *Process) Rest() string {
+	p.tb.Helper()
+	p.out.SetReadDeadline(time.Now().Add(patience))
+	rest, err := io.ReadAll(p.read)
+	if err != nil {
+		p.tb.Fatalf("waiting for the end of the child: %v (said %q)", err, rest)
+	}
+	return string(rest)
+}
+
 // HearEnd waits until the process has nothing more to say, which is at its end.
 func (p *Process) HearEnd() {
 	p.tb.Helper()

@@ -1,0 +1,338 @@
+package host
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/agent"
+	"github.com/gosmc/smc/internal/introduce"
+	"github.com/gosmc/smc/internal/pairing"
+	"github.com/gosmc/smc/internal/port"
+	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire"
+)
+
+func init() {
+	smctest.RunChild(map[string]func(*smctest.Parent){"host-attacker": childAttacker})
+}
+
+// An attacker is a program without privileges that knows where the agent is.
+type attacker struct {
+	p          *smctest.Parent
+	room, path string
+}
+
+// childAttacker becomes the user of its first argument, and attacks the agent, whose path is the second one, as the third one
+// says.
+func childAttacker(p *smctest.Parent) {
+	uid, err := strconv.Atoi(p.Args[0])
+	p.Check(err)
+	becomeUser(p, uid)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	p.Check(err)
+	name, err := pairing.ServiceName(uintptr(fd))
+	p.Check(err)
+	a := &attacker{p, "@" + name, p.Args[1]}
+	map[string]func(){
+		"linger": a.linger, "messages": a.messages, "connections": a.connections, "rights": a.rights,
+		"crowd": a.crowd,
+	}[p.Args[2]]()
+	p.Hear()
+}
+
+// dial connects, and says Hello to the agent if it should. It returns nil if the agent does not want that.
+func (a *attacker) dial(address string, hello bool) *net.UnixConn {
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: address})
+	if err != nil {
+		return nil
+	}
+	if hello {
+		m := introduce.Message{Kind: introduce.KindHello, GID: wire.ISMGIDFromUUID([16]byte{1})}
+		if _, err := c.Write(m.Append(nil)); err != nil {
+			c.Close()
+			return nil
+		}
+	}
+	return c
+}
+
+// linger has the agent close sockets that linger for ever: in messages to connections that it refuses, in messages that it
+// reads, and in those to its path.
+func (a *attacker) linger() {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	a.p.Check(err)
+	send := func(c *net.UnixConn, f *os.File) {
+		if _, _, err := c.WriteMsgUnix([]byte("x"), unix.UnixRights(int(f.Fd())), nil); err != nil {
+			unix.SetsockoptLinger(int(f.Fd()), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{}) // or it is we who wait
+		}
+		closed := make(chan bool)
+		go func() { f.Close(); close(closed) }()
+		select {
+		case <-closed:
+		case <-time.After(20 * time.Millisecond): // the agent was faster, and now it is we who wait
+		}
+	}
+	var all []*net.UnixConn
+	for range 512 {
+		if c := a.dial(a.room, true); c != nil {
+			all = append(all, c)
+		}
+	}
+	for _, c := range all[:100] {
+		send(c, a.lingering(l))
+	}
+	for i := range 400 {
+		address := a.room
+		if i%10 == 9 {
+			address = a.path
+		}
+		f := a.lingering(l)
+		if c := a.dial(address, false); c != nil { // and a message is there before the agent accepts, perhaps
+			send(c, f)
+			all = append(all, c)
+		}
+	}
+	a.p.Say("attacking")
+	a.p.Hear()
+}
+
+// lingering returns the only descriptor of a TCP socket whose close waits.
+func (a *attacker) lingering(l net.Listener) *os.File {
+	c, err := net.Dial("tcp", l.Addr().String())
+	a.p.Check(err)
+	s, err := l.Accept() // which is never closed
+	a.p.Check(err)
+	s.(*net.TCPConn).SetReadBuffer(1)
+	c.(*net.TCPConn).SetWriteBuffer(1)
+	c.(*net.TCPConn).SetLinger(100_000)
+	f, err := c.(*net.TCPConn).File()
+	a.p.Check(err)
+	c.Close()
+	for b := make([]byte, 1<<16); err == nil; {
+		err = unix.Sendto(int(f.Fd()), b, unix.MSG_DONTWAIT, nil)
+	}
+	return f
+}
+
+// messages sends questions without end on as many connections as there may be.
+func (a *attacker) messages() {
+	null, err := os.Open(os.DevNull)
+	a.p.Check(err)
+	question := introduce.Message{Kind: introduce.KindAsk, Role: introduce.RoleClient, Offer: 1}
+	for range 32 {
+		go func() {
+			for {
+				c := a.dial(a.room, true)
+				if c == nil {
+					continue
+				}
+				go func() {
+					for b := make([]byte, 4096); ; {
+						if n, err := c.Read(b); n == 0 || err != nil {
+							return
+						}
+					}
+				}()
+				for {
+					if _, _, err := c.WriteMsgUnix(question.Append(nil), unix.UnixRights(int(null.Fd())), nil); err != nil {
+						break
+					}
+				}
+				c.Close()
+			}
+		}()
+	}
+	a.p.Say("attacking")
+}
+
+// connections opens connections without end, which say nothing, half of a message, or end at once.
+func (a *attacker) connections() {
+	for i := range 32 {
+		go func() {
+			for ; ; i++ {
+				address := a.room
+				if i%8 == 0 {
+					address = a.path
+				}
+				c := a.dial(address, i%3 == 0)
+				if c == nil {
+					continue
+				}
+				switch i % 4 {
+				case 0:
+					c.Write(make([]byte, 7))
+				case 1:
+					c.Write([]byte{byte(introduce.KindHello), introduce.Version, 0, 60})
+				}
+				c.Close()
+			}
+		}()
+	}
+	a.p.Say("attacking")
+}
+
+// rights sends as many descriptors of all types as a message may have: among them the connection itself, and Unix sockets
+// that have each other in unread messages.
+func (a *attacker) rights() {
+	go func() {
+		for {
+			c := a.dial(a.room, true)
+			if c == nil {
+				continue
+			}
+			own, err := c.File()
+			a.p.Check(err)
+			ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+			a.p.Check(err)
+			event, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+			a.p.Check(err)
+			memory, err := unix.MemfdCreate("x", unix.MFD_CLOEXEC)
+			a.p.Check(err)
+			epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+			a.p.Check(err)
+			kinds := []int{int(own.Fd()), ends[0], ends[1], event, memory, epoll, 0, 1}
+			var fds []int
+			for len(fds) < 253 {
+				fds = append(fds, kinds[len(fds)%len(kinds)])
+			}
+			unix.Sendmsg(ends[0], []byte{1}, unix.UnixRights(ends[1], ends[0], int(own.Fd())), nil, unix.MSG_DONTWAIT)
+			unix.Sendmsg(ends[1], []byte{1}, unix.UnixRights(ends[0], int(own.Fd())), nil, unix.MSG_DONTWAIT)
+			question := introduce.Message{Kind: introduce.KindAsk, Role: introduce.RoleServer, Offer: 1}
+			c.WriteMsgUnix(question.Append(nil), unix.UnixRights(fds[:1]...), nil)
+			c.WriteMsgUnix(question.Append(nil), unix.UnixRights(fds...), nil)
+			for _, fd := range kinds[1:6] {
+				unix.Close(fd)
+			}
+			own.Close()
+			c.Close()
+		}
+	}()
+	a.p.Say("attacking")
+}
+
+// crowd holds as many conversations as there may be, and 10,000 connections more if it gets them.
+func (a *attacker) crowd() {
+	var all []*net.UnixConn
+	for i := range 10_000 {
+		if c := a.dial(a.room, i < 600); c != nil {
+			all = append(all, c)
+		}
+	}
+	a.p.Say("attacking")
+	a.p.Hear()
+	a.p.Say("%d", len(all))
+}
+
+// agentOf returns what a process holds.
+func agentOf(t testing.TB, pid int) (descriptors, threads int) {
+	t.Helper()
+	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatalf("the agent: %v", err)
+	}
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		t.Fatalf("the agent: %v", err)
+	}
+	return len(list), len(tasks)
+}
+
+// TestPodsAttacked has another user attack the agent from the namespace of a client, while programs that the agent does not know
+// yet are introduced. Nobody's connection fails, some are moved, and nothing is left in the agent.
+func TestPodsAttacked(t *testing.T) {
+	n := newPodNet(t)
+	for _, dir := range []string{filepath.Dir(n.cfg.Socket), filepath.Dir(filepath.Dir(n.cfg.Socket))} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := n.startApart()
+	server, client := n.pod(0, userA, ""), n.pod(1, userB, "")
+	where := serveAt(server, n.addr[0])
+	allMoved(t, client, where, 10)
+	for _, kind := range []string{"linger", "messages", "connections", "rights", "crowd"} {
+		t.Run(kind, func(t *testing.T) {
+			descriptors, _ := agentOf(t, a.PID())
+			var eve *smctest.Process
+			n.run[1](func() { eve = smctest.Start(t, "host-attacker", strconv.Itoa(userC), n.cfg.Socket, kind) })
+			eve.Hear("attacking")
+			moved := false
+			for round := 0; round < 20 && !moved; round++ {
+				client.Say("fresh %s 10", where)
+				worst := client.Hear("worst")
+				modes := client.Hear("dialled")
+				moved = strings.Contains(modes, "SMC-D")
+				_, threads := agentOf(t, a.PID())
+				t.Logf("worst dial %s, %s, %d threads of the agent", worst, modes, threads)
+				if threads > 1000 || kind == "linger" && threads > 250 {
+					t.Errorf("the agent has %d threads", threads)
+				}
+			}
+			if !moved {
+				t.Error("no connection is moved")
+			}
+			if kind != "linger" { // which does nothing any more, but may have stopped the agent
+				eve.Signal(syscall.SIGKILL)
+			}
+			var s agent.Status
+			smctest.Eventually(t, 20*time.Second, "the agent's answer at its path", func() bool {
+				answer, _, err := port.Ask(t.Context(), []string{n.cfg.Socket}, port.Request{Request: "status"})
+				return err == nil && json.Unmarshal(answer.Status, &s) == nil
+			})
+			t.Logf("status %+v", s.Introductions.Counters)
+			eve.Kill()
+			smctest.Eventually(t, time.Minute, "the agent to let go of everything", func() bool {
+				now, _ := agentOf(t, a.PID())
+				return now <= descriptors+3 // of programs that have just ended
+			})
+		})
+	}
+}
+
+// TestPodsAgentKilled kills the agent again and again while programs ask it. No connection fails, and new ones are moved
+// when it is back.
+func TestPodsAgentKilled(t *testing.T) {
+	n := newPodNet(t)
+	a := n.startApart()
+	server, client, old := n.pod(0, userA, ""), n.pod(1, userB, ""), n.pod(1, userC, "")
+	where := serveAt(server, n.addr[0])
+	allMoved(t, client, where, 1)
+	old.Say("hold %s", where)
+	old.Hear("holding")
+	client.Say("fresh %s 200", where)
+	for range 4 {
+		a.Signal(syscall.SIGKILL)
+		a.Wait()
+		a = n.startApart()
+	}
+	t.Logf("worst dial %s, %s", client.Hear("worst"), client.Hear("dialled"))
+	a.Signal(syscall.SIGKILL)
+	a.Wait()
+	client.Say("fresh %s 10", where)
+	t.Logf("without an agent: worst dial %s, %s", client.Hear("worst"), client.Hear("dialled"))
+	a = n.startApart()
+	began := time.Now()
+	smctest.Eventually(t, time.Minute, "a connection that is moved", func() bool {
+		client.Say("fresh %s 1", where)
+		client.Hear("worst")
+		return client.Hear("dialled") == "map[SMC-D:1]"
+	})
+	t.Logf("moved %v after the agent has come back", time.Since(began))
+	a.Signal(syscall.SIGSTOP)
+	client.Say("fresh %s 5", where)
+	t.Logf("with a stopped agent: worst dial %s, %s", client.Hear("worst"), client.Hear("dialled"))
+	a.Signal(syscall.SIGCONT)
+	allMoved(t, client, where, 10)
+	old.Say("enough")
+	old.Hear("held")
+}
