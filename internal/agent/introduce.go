@@ -28,6 +28,7 @@ type introducer struct {
 	period time.Duration
 
 	reports *bpf.Reports
+	pace    pace // of the goroutine that reads reports
 	wg      sync.WaitGroup
 	stop    chan struct{}
 
@@ -141,15 +142,21 @@ func (i *introducer) listenToKernel() {
 			i.log.Warn("introduction: report of the kernel", "err", err)
 			return
 		}
-		i.enter(r, nil)
+		whose, limited := accountOf(r.User, r.Netns, i.own)
+		if limited && !i.pace.mayGo(whose, time.Now()) {
+			continue
+		}
+		if began := time.Now(); !i.enter(r, nil) {
+			i.pace.failed(whose, time.Since(began), time.Now())
+		}
 	}
 }
 
-// enter opens a room in the namespace of a report. inhabited may be nil.
-func (i *introducer) enter(r bpf.Report, inhabited map[uint64]string) {
+// enter opens a room in the namespace of a report. inhabited may be nil. It reports false if there is none for it.
+func (i *introducer) enter(r bpf.Report, inhabited map[uint64]string) bool {
 	whose, limited := accountOf(r.User, r.Netns, i.own)
 	if !i.hasRoom(r.Netns, whose, limited) {
-		return
+		return true // without a look
 	}
 	var l *net.UnixListener
 	key := introduce.NewRoom()
@@ -169,22 +176,23 @@ func (i *introducer) enter(r bpf.Report, inhabited map[uint64]string) {
 	}
 	if err != nil {
 		i.log.Warn("introduction: network namespace", "cookie", r.Netns, "pid", r.Process, "err", err)
-		return
+		return false
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.closed || i.rooms[r.Netns] != nil {
 		l.Close()
-		return
+		return true
 	}
 	if err := i.kernel.SetName(r.Netns, key.Name()); err != nil {
 		i.log.Warn("introduction: name", "cookie", r.Netns, "err", err)
 		l.Close()
-		return
+		return false
 	}
 	i.rooms[r.Netns] = &room{listener: l, inode: inode, account: whose}
 	i.wg.Go(func() { i.server.Serve(l, key) })
 	i.log.Info("introduction: network namespace", "cookie", r.Netns, "pid", r.Process, "uid", r.User)
+	return true
 }
 
 // hasRoom reports whether a namespace that has none may have a room.
@@ -284,6 +292,13 @@ func listenAbstract(name string) (l *net.UnixListener, err error) {
 // inNamespaceOf calls f in the network namespace with a cookie, in which a thread of the process is. A
 // process may be in several.
 func inNamespaceOf(process uint32, cookie uint64, f func() error) (inode uint64, err error) {
+	return lookThrough(process, cookie, f, onThreadIn)
+}
+
+// lookThrough is inNamespaceOf by a function that enters the namespace of a file.
+func lookThrough(
+	process uint32, cookie uint64, f func() error, enter func(string, uint64, uint64, func() error) error,
+) (inode uint64, err error) {
 	files := []string{fmt.Sprintf("/proc/%d/ns/net", process)}
 	if threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/ns/net", process)); err == nil {
 		files = append(files, threads[:min(len(threads), maxThreads)]...)
@@ -294,8 +309,11 @@ func inNamespaceOf(process uint32, cookie uint64, f func() error) (inode uint64,
 		if unix.Stat(file, &st) != nil || tried[st.Ino] {
 			continue
 		}
+		if len(tried) >= maxThreadNamespaces { // rule: TestManyNamespaces
+			break
+		}
 		tried[st.Ino] = true
-		if err := onThreadIn(file, st.Ino, cookie, f); !errors.Is(err, errOtherNamespace) {
+		if err := enter(file, st.Ino, cookie, f); !errors.Is(err, errOtherNamespace) {
 			return st.Ino, err
 		}
 	}

@@ -1,6 +1,13 @@
 package agent
 
-import "testing"
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/internal/smctest"
+)
 
 // TestRooms has an account ask in one network namespace after another. Others get rooms all the same.
 func TestRooms(t *testing.T) {
@@ -37,5 +44,42 @@ func TestBootID(t *testing.T) {
 	}
 	if o := overcommit(); o > 2 {
 		t.Errorf("overcommit mode %d", o)
+	}
+}
+
+// TestPace has an account whose reports take long and lead nowhere. Others are served meanwhile.
+func TestPace(t *testing.T) {
+	var p pace
+	eve, alice := account{user: 60001}, account{user: 60002}
+	now := time.Now()
+	if !p.mayGo(eve, now) {
+		t.Error("the first report is not looked at")
+	}
+	p.failed(eve, time.Second, now)
+	if p.mayGo(eve, now.Add((paceShare-2)*time.Second)) || !p.mayGo(alice, now) {
+		t.Error("the next report is looked at, or another account's is not")
+	}
+	if now = now.Add(paceShare * time.Second); !p.mayGo(eve, now) {
+		t.Error("no report is looked at any more")
+	}
+	p.failed(alice, time.Second, now)
+	if len(p.until) != 1 {
+		t.Errorf("%d accounts are remembered", len(p.until))
+	}
+}
+
+// TestManyNamespaces has a process report a network namespace in which none of its threads is, and has threads in others.
+func TestManyNamespaces(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for network namespaces")
+	}
+	for range 2 * maxThreadNamespaces {
+		smctest.EnterNamespace(t)
+	}
+	tried := 0
+	enter := func(string, uint64, uint64, func() error) error { tried++; return errOtherNamespace }
+	_, err := lookThrough(uint32(os.Getpid()), 1, func() error { return nil }, enter)
+	if !errors.Is(err, errOtherNamespace) || tried != maxThreadNamespaces {
+		t.Errorf("%d namespaces were tried, %v; want %d", tried, err, maxThreadNamespaces)
 	}
 }

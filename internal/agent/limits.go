@@ -35,5 +35,8 @@ const (
 	roomBacklog     = 128  // in a long one all would wait behind those who connect again and again
 	maxThreads      = 1024 // of a process, that are looked through for the namespace that was reported
 
+	// maxThreadNamespaces are different ones of these threads: each look takes a thread of the agent's.
+	maxThreadNamespaces = 16
+
 	acceptPause = 50 * time.Millisecond // after a passing shortage, such as of descriptors
 )

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -45,7 +46,7 @@ func childAttacker(p *smctest.Parent) {
 	a := &attacker{p, "@" + name, p.Args[1]}
 	map[string]func(){
 		"linger": a.linger, "messages": a.messages, "connections": a.connections, "rights": a.rights,
-		"crowd": a.crowd,
+		"crowd": a.crowd, "proofs": a.proofs,
 	}[p.Args[2]]()
 	p.Hear()
 }
@@ -233,6 +234,46 @@ func (a *attacker) crowd() {
 	a.p.Say("%d", len(all))
 }
 
+// proofs asks about sockets that are not an end of a connection with tokens, and about its own ones in both roles, over and
+// over. None leads to an introduction.
+func (a *attacker) proofs() {
+	client, err := introduce.Dial(context.Background(), a.room, wire.ISMGIDFromUUID([16]byte{9}), introduce.Users{Mode: introduce.ModeAny})
+	a.p.Check(err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	a.p.Check(err)
+	c, err := net.Dial("tcp", l.Addr().String())
+	a.p.Check(err)
+	self, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	a.p.Check(err)
+	a.p.Check(pairing.Request(uintptr(self)))
+	a.p.Check(unix.Bind(self, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	name, err := unix.Getsockname(self)
+	a.p.Check(err)
+	a.p.Check(unix.Connect(self, name)) // to itself
+	idle, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	a.p.Check(err)
+	a.p.Check(pairing.Request(uintptr(idle)))
+	packet, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	a.p.Check(err)
+	listening, err := l.(*net.TCPListener).File()
+	a.p.Check(err)
+	plain, err := c.(*net.TCPConn).File()
+	a.p.Check(err)
+	a.p.Say("attacking")
+	for range 200 {
+		for _, fd := range []int{int(listening.Fd()), int(plain.Fd()), self, idle, packet, 0} {
+			for _, role := range []introduce.Role{introduce.RoleClient, introduce.RoleServer} {
+				q, err := client.Ask(role, uintptr(fd), introduce.MaxWait)
+				a.p.Check(err)
+				if answer := <-q.Answer(); answer.Socket >= 0 || answer.Reason == introduce.RefusedAlone {
+					a.p.Check(fmt.Errorf("descriptor %d: %+v", fd, answer))
+				}
+			}
+		}
+	}
+	a.p.Say("refused")
+}
+
 // agentOf returns what a process holds.
 func agentOf(t testing.TB, pid int) (descriptors, threads int) {
 	t.Helper()
@@ -260,7 +301,7 @@ func TestPodsAttacked(t *testing.T) {
 	server, client := n.pod(0, userA, ""), n.pod(1, userB, "")
 	where := serveAt(server, n.addr[0])
 	allMoved(t, client, where, 10)
-	for _, kind := range []string{"linger", "messages", "connections", "rights", "crowd"} {
+	for _, kind := range []string{"linger", "messages", "connections", "rights", "crowd", "proofs"} {
 		t.Run(kind, func(t *testing.T) {
 			descriptors, _ := agentOf(t, a.PID())
 			var eve *smctest.Process
@@ -280,6 +321,9 @@ func TestPodsAttacked(t *testing.T) {
 			}
 			if !moved {
 				t.Error("no connection is moved")
+			}
+			if kind == "proofs" {
+				eve.Hear("refused")
 			}
 			if kind != "linger" { // which does nothing any more, but may have stopped the agent
 				eve.Signal(syscall.SIGKILL)
