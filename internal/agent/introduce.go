@@ -152,7 +152,7 @@ func (i *introducer) listenToKernel() {
 	}
 }
 
-// enter opens a room in the namespace of a report. inhabited may be nil. It reports false if there is none for it.
+// enter opens a room in the namespace of a report. inhabited may be nil. It reports false if that failed.
 func (i *introducer) enter(r bpf.Report, inhabited map[uint64]string) bool {
 	whose, limited := accountOf(r.User, r.Netns, i.own)
 	if !i.hasRoom(r.Netns, whose, limited) {

@@ -2,9 +2,9 @@ package agent
 
 import "time"
 
-// A pace bounds how much of the time of one goroutine the accounts have whose reports lead nowhere: a process with many
-// threads in many network namespaces, which says that it asks in yet another one, takes long to look through.
-// The zero value is ready. One goroutine uses it.
+// A pace bounds how much of the time of one goroutine the accounts have whose reports lead nowhere: a process
+// with many threads in many network namespaces, which says that it asks in yet another one, takes long to
+// look through. The zero value is ready. One goroutine uses it.
 type pace struct{ until map[account]time.Time }
 
 // paceShare is the part of the time that the failures of one account may take: one of so many.
