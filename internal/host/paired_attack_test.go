@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -46,7 +47,7 @@ func childAttacker(p *smctest.Parent) {
 	a := &attacker{p, "@" + name, p.Args[1]}
 	map[string]func(){
 		"linger": a.linger, "messages": a.messages, "connections": a.connections, "rights": a.rights,
-		"crowd": a.crowd, "proofs": a.proofs,
+		"crowd": a.crowd, "proofs": a.proofs, "liar": a.liar,
 	}[p.Args[2]]()
 	p.Hear()
 }
@@ -272,6 +273,85 @@ func (a *attacker) proofs() {
 		}
 	}
 	a.p.Say("refused")
+}
+
+// liar is a server that is introduced to its clients, one after the other, and does not keep to the protocol with them: it says
+// nothing, hangs up, sends garbage or descriptors, or all of its own connection at once. On TCP it is an honest echo.
+func (a *attacker) liar() {
+	client, err := introduce.Dial(context.Background(), a.room, wire.ISMGIDFromUUID([16]byte{9}), introduce.Users{Mode: introduce.ModeAny})
+	a.p.Check(err)
+	l, err := (&net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		c.Control(func(fd uintptr) { err = pairing.Request(fd) })
+		return err
+	}}).Listen(context.Background(), "tcp4", a.p.Args[3])
+	a.p.Check(err)
+	a.p.Say("listening %v", l.Addr())
+	memory, err := unix.MemfdCreate("unsealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	a.p.Check(err)
+	a.p.Check(unix.Ftruncate(memory, 1<<20))
+	for i := 0; ; i++ {
+		s, err := l.Accept()
+		a.p.Check(err)
+		f, err := s.(*net.TCPConn).File()
+		a.p.Check(err)
+		q, err := client.Ask(introduce.RoleServer, f.Fd(), time.Second)
+		a.p.Check(err)
+		f.Close()
+		go func() {
+			answer := <-q.Answer()
+			if fd := answer.Socket; fd >= 0 {
+				switch i % 6 {
+				case 0: // never answers
+				case 1:
+					unix.Close(fd)
+				case 2:
+					unix.Sendto(fd, make([]byte, 300), unix.MSG_NOSIGNAL, nil)
+				case 3:
+					unix.Sendmsg(fd, []byte{1}, unix.UnixRights(memory, memory, fd), nil, unix.MSG_NOSIGNAL)
+				case 4: // the client's own words, with memory that can shrink
+					b := make([]byte, 65536)
+					n, _, _ := unix.Recvfrom(fd, b, 0)
+					unix.Sendmsg(fd, b[:max(n, 0)], unix.UnixRights(memory), nil, unix.MSG_NOSIGNAL)
+					unix.Ftruncate(memory, int64(i)<<12)
+				case 5:
+					for range 1000 {
+						unix.Sendto(fd, make([]byte, 12), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, nil)
+					}
+				}
+			}
+		}()
+		go func() {
+			defer s.Close()
+			io.Copy(struct{ io.Writer }{s}, struct{ io.Reader }{s})
+		}()
+	}
+}
+
+// TestPodsLiar connects to a server of another user that lies after its introduction. No connection fails, and the client goes on
+// with others.
+func TestPodsLiar(t *testing.T) {
+	n := newPodNet(t)
+	server, client := n.pod(0, userA, ""), n.pod(1, userB, "")
+	where := serveAt(server, n.addr[0])
+	allMoved(t, client, where, 1)
+	var liar *smctest.Process
+	n.run[0](func() {
+		liar = smctest.Start(t, "host-attacker", strconv.Itoa(userC), n.cfg.Socket, "liar", net.JoinHostPort(n.addr[0].String(), "0"))
+	})
+	at := liar.Hear("listening")
+	client.Say("fresh %s 6", at)
+	t.Logf("worst dial %s, %s", client.Hear("worst"), client.Hear("dialled"))
+	client.Say("dial %s 12 5000", at)
+	if got := client.Hear("dialled"); !strings.HasPrefix(got, "map[TCP") {
+		t.Errorf("connections to a liar: %s", got)
+	} else {
+		t.Log(got)
+	}
+	allMoved(t, client, where, 10)
+	s, err := n.agent.Status()
+	if err != nil || s.Introductions.Introduced < 10 {
+		t.Errorf("status %+v, %v; want the liar introduced", s.Introductions, err)
+	}
 }
 
 // agentOf returns what a process holds.
