@@ -15,11 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/doctor"
 	"github.com/gosmc/smc/internal/survey"
 )
 
-// doctor runs 'gosmc doctor' for the run directory of an environment.
-func doctor(t *testing.T, environ []string, args ...string) doctorReport {
+// doctorOf runs 'gosmc doctor' for the run directory of an environment.
+func doctorOf(t *testing.T, environ []string, args ...string) doctorReport {
 	t.Helper()
 	dir := ""
 	for _, v := range environ {
@@ -47,7 +48,7 @@ func doctor(t *testing.T, environ []string, args ...string) doctorReport {
 // bad returns the findings that are no ok, as "check: text -> fix".
 func (r *doctorReport) bad() (list []string) {
 	for _, f := range r.Findings {
-		if f.Level != levelOK {
+		if f.Level != doctor.OK {
 			list = append(list, f.Check+": "+f.Text+" -> "+f.Fix)
 		}
 	}
@@ -72,7 +73,7 @@ func wantOnly(t *testing.T, r doctorReport, words ...string) {
 // A healthy machine has no finding but ok; a fault in the settings is named, with its remedy.
 func TestDoctorSettings(t *testing.T) {
 	environ := runEnviron(t)
-	if r := doctor(t, environ); !r.Healthy || len(r.bad()) > 0 || len(r.Findings) < 2 {
+	if r := doctorOf(t, environ); !r.Healthy || len(r.bad()) > 0 || len(r.Findings) < 2 {
 		t.Errorf("on a healthy machine the findings are %+v", r)
 	}
 	file := filepath.Join(t.TempDir(), "gosmc.conf")
@@ -87,9 +88,9 @@ func TestDoctorSettings(t *testing.T) {
 		if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		wantOnly(t, doctor(t, append(slices.Clone(environ), config.EnvFile+"="+file, tt.environ)), tt.want...)
+		wantOnly(t, doctorOf(t, append(slices.Clone(environ), config.EnvFile+"="+file, tt.environ)), tt.want...)
 	}
-	r := doctor(t, append(slices.Clone(environ), "GOSMC_DIR=/nonexistent/x"))
+	r := doctorOf(t, append(slices.Clone(environ), "GOSMC_DIR=/nonexistent/x"))
 	if bad := r.bad(); len(bad) == 0 || !strings.Contains(strings.Join(bad, "\n"), "Set GOSMC_DIR to a directory that belongs to this user") {
 		t.Errorf("without a run directory the findings are %q", bad)
 	}
@@ -105,7 +106,7 @@ func TestDoctorOff(t *testing.T) {
 	if got := survey.Switch(dir, true); len(got) != 1 || got[0].Error != "" || !got[0].Changed {
 		t.Fatalf("switching off: %+v", got)
 	}
-	r := doctor(t, environ)
+	r := doctorOf(t, environ)
 	if bad := r.bad(); len(bad) == 0 || !strings.Contains(bad[0], "The run directory "+dir+" is switched off") || !strings.HasSuffix(bad[0], "-> sudo gosmc on") {
 		t.Errorf("the findings are %+v", r)
 	}
@@ -132,7 +133,7 @@ func TestDoctorSupervisor(t *testing.T) {
 	client := startTalker(t, runCommand(t, environ, python, "-c", echoProgram, port))
 	client.exchange(t, "over a pair")
 	for _, args := range [][]string{nil, {address}, {serverPID}} {
-		if r := doctor(t, environ, args...); !r.Healthy {
+		if r := doctorOf(t, environ, args...); !r.Healthy {
 			t.Errorf("gosmc doctor %q with a connection outside TCP: %q", args, r.bad())
 		}
 	}
@@ -142,18 +143,18 @@ func TestDoctorSupervisor(t *testing.T) {
 	other := startTalker(t, bare)
 	other.exchange(t, "over TCP")
 	for _, args := range [][]string{nil, {address}, {serverPID}} {
-		wantOnly(t, doctor(t, environ, args...), "connections: Port "+port, "1 connection stay TCP, PEER_NO_SMC", "The client, "+strconv.Itoa(bare.Process.Pid)+"/", "gosmc run")
+		wantOnly(t, doctorOf(t, environ, args...), "connections: Port "+port, "1 connection stay TCP, PEER_NO_SMC", "The client, "+strconv.Itoa(bare.Process.Pid)+"/", "gosmc run")
 	}
-	wantOnly(t, doctor(t, environ, strconv.Itoa(bare.Process.Pid)), "program: "+strconv.Itoa(bare.Process.Pid), "was not started by 'gosmc run'")
+	wantOnly(t, doctorOf(t, environ, strconv.Itoa(bare.Process.Pid)), "program: "+strconv.Itoa(bare.Process.Pid), "was not started by 'gosmc run'")
 
 	if err := unix.Kill(supervisorOf(t, socket), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	r := doctor(t, environ)
+	r := doctorOf(t, environ)
 	if bad := strings.Join(r.bad(), "\n"); !strings.Contains(bad, "supervisor: "+serverPID+" ") || !strings.Contains(bad, "its supervisor has ended") {
 		t.Errorf("with a supervisor that was killed the findings are %q", bad)
 	}
-	r = doctor(t, environ, address)
+	r = doctorOf(t, environ, address)
 	if bad := strings.Join(r.bad(), "\n"); !strings.Contains(bad, "its supervisor has ended") || !strings.Contains(bad, "-> start the server again") {
 		t.Errorf("of its server they are %q", bad)
 	}
@@ -167,8 +168,8 @@ func TestDoctorServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	wantOnly(t, doctor(t, environ, l.Addr().String()), "server: "+l.Addr().String(), "it is a Go program", "-> a Go program: 'gosmc go build'")
-	wantOnly(t, doctor(t, environ, "127.0.0.1:1"), "nobody listens", "start the server")
+	wantOnly(t, doctorOf(t, environ, l.Addr().String()), "server: "+l.Addr().String(), "it is a Go program", "-> a Go program: 'gosmc go build'")
+	wantOnly(t, doctorOf(t, environ, "127.0.0.1:1"), "nobody listens", "start the server")
 	for _, tt := range []struct {
 		args []string
 		code int
@@ -184,7 +185,10 @@ func TestDoctorServer(t *testing.T) {
 
 // --fix prints the remedies alone.
 func TestDoctorFix(t *testing.T) {
-	r := doctorReport{Findings: []finding{{levelOK, "a", "fine", "not this"}, {levelWarn, "b", "old", "restart"}, {levelFail, "c", "broken\x1b", "sudo gosmc on"}, {levelWarn, "d", "?", ""}}}
+	r := doctorReport{Report: &doctor.Report{Findings: []doctor.Finding{
+		{Level: doctor.OK, Check: "a", Text: "fine", Fix: "not this"}, {Level: doctor.Warn, Check: "b", Text: "old", Fix: "restart"},
+		{Level: doctor.Fail, Check: "c", Text: "broken\x1b", Fix: "sudo gosmc on"}, {Level: doctor.Warn, Check: "d", Text: "?"},
+	}}}
 	var text, fixes strings.Builder
 	if err := errors.Join(r.write(&text), r.writeFixes(&fixes)); err != nil {
 		t.Fatal(err)
@@ -195,7 +199,7 @@ func TestDoctorFix(t *testing.T) {
 	if want := "restart\nsudo gosmc on\n"; fixes.String() != want {
 		t.Errorf("--fix prints %q, want %q", fixes.String(), want)
 	}
-	if err := r.verdict(); err == nil || err.Error() != "2 warnings, 1 failure" {
+	if err := r.Verdict(); err == nil || err.Error() != "2 warnings, 1 failure" {
 		t.Errorf("verdict %v", err)
 	}
 }

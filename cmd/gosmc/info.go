@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,7 +139,7 @@ func newInfoReport(ctx context.Context) (infoReport, error) {
 func (r *infoReport) verdict() string {
 	c, text := r.Capabilities, "Programs of one user on this machine can leave TCP."
 	if !c.SMCDv2.Available {
-		text = "Programs here stay with TCP: " + or(c.SMCDv2.Why, r.Error)
+		text = "Programs here stay with TCP: " + cmp.Or(c.SMCDv2.Why, r.Error)
 	}
 	switch {
 	case c.SMCRv2.Available:

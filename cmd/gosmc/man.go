@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -71,7 +72,7 @@ func manPage(cmd *cobra.Command) string {
 		m.text(".B " + roff(cmd.CommandPath()) + "\n" + roffLine(strings.TrimSpace(use)) + "\n.br\n")
 	}
 	m.section("DESCRIPTION")
-	m.prose(or(cmd.Long, cmd.Short+"."))
+	m.prose(cmp.Or(cmd.Long, cmd.Short+"."))
 	if cmd.HasAvailableSubCommands() {
 		m.section("COMMANDS")
 		for _, c := range cmd.Commands() {

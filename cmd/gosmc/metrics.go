@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/agent"
+	"github.com/gosmc/smc/internal/doctor"
 	"github.com/gosmc/smc/internal/measure"
 	"github.com/gosmc/smc/internal/metrics"
 	"github.com/gosmc/smc/internal/port"
@@ -145,7 +146,7 @@ func takeSnapshot(ctx context.Context, dir string) metrics.Snapshot {
 	r := newSSReport(&s.Answers, true, false)
 	r.AddMoved(dir, s.Answers.NetNS)
 	s.Connections = r.Connections
-	s.Programs = programsIn(inspect.Processes(), dir)
+	s.Programs = doctor.Programs(inspect.Processes(), dir)
 	s.Agent = askAgent(ctx)
 	s.Took = time.Since(start)
 	return s

@@ -9,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/doctor"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/run/launch"
 	"github.com/gosmc/smc/internal/run/library"
@@ -137,10 +139,11 @@ func explainRun(cmd *cobra.Command, address, asUser string, args []string, s *co
 	if err := inspect.CheckDir(uid); err != nil && obstacle == "" {
 		obstacle = err.Error()
 	}
-	r, err := explain(cmd.Context(), address, program, args, uid, s, obstacle)
+	e, err := doctor.Explain(cmd.Context(), address, program, args, uid, s, obstacle)
 	if err != nil {
-		return err
+		return asUsage(err)
 	}
+	r := explainReport{jsonSchema, time.Now(), e}
 	if asJSON {
 		err = writeJSON(cmd.OutOrStdout(), r)
 	} else {
@@ -169,7 +172,7 @@ func runProgram(cmd *cobra.Command, program string, args []string, require bool,
 	why := inspect.Obstacle(path)
 	switch {
 	case s.Off: // as the user wants, so it needs no word
-		why = "SMC is switched off" + from(config.SMC)
+		why = "SMC is switched off" + doctor.From(config.SMC)
 	case why == "":
 		with, err := launch.Prepare(path, environ, own, preload.Library())
 		if err == nil {

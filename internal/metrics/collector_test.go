@@ -120,11 +120,8 @@ func TestCollectorCaches(t *testing.T) {
 	for range 10 {
 		c.Text(t.Context(), OpenMetrics)
 	}
-	if n != 1 {
-		// More than minInterval may have passed on a busy machine, but hardly ten times.
-		if n >= 10 {
-			t.Errorf("ten scrapes took %d snapshots", n)
-		}
+	if n >= 10 { // more than minInterval may have passed on a busy machine, but not each time
+		t.Errorf("ten scrapes took %d snapshots", n)
 	}
 }
 

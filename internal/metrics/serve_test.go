@@ -66,22 +66,46 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestServeBounded checks that idle clients take no more than their places.
+// TestServeBounded checks that a connection beyond the places is closed, and that one which ends makes place.
 func TestServeBounded(t *testing.T) {
-	url := serve(t)
-	var idle []net.Conn
-	for range maxScrapers + 1 {
-		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	bounded := &boundedListener{Listener: l, places: make(chan struct{}, 2)}
+	accepted := make(chan net.Conn, 4)
+	go func() {
+		for {
+			c, err := bounded.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- c
+		}
+	}()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
-		idle = append(idle, c)
+		t.Cleanup(func() { c.Close() })
+		c.SetReadDeadline(time.Now().Add(20 * time.Second)) // for a failure only
+		return c
 	}
-	last := idle[maxScrapers]
-	last.SetReadDeadline(time.Now().Add(20 * time.Second)) // for a failure only
-	if n, err := last.Read(make([]byte, 1)); err != io.EOF && !isReset(err) {
-		t.Errorf("one connection more than %d reads %d, %v, want its end", maxScrapers, n, err)
+	dial()
+	dial()
+	first, second := <-accepted, <-accepted
+	defer second.Close()
+	if n, err := dial().Read(make([]byte, 1)); err != io.EOF && !isReset(err) {
+		t.Errorf("the third connection reads %d, %v, want its end", n, err)
+	}
+	first.Close()
+	first.Close() // gives the place back once
+	dial()
+	defer (<-accepted).Close()
+	if n, err := dial().Read(make([]byte, 1)); err != io.EOF && !isReset(err) {
+		t.Errorf("another one beyond the places reads %d, %v, want its end", n, err)
 	}
 }
 
