@@ -181,6 +181,8 @@ func runProgram(cmd *cobra.Command, program string, args []string, require bool,
 		} else {
 			why = strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
+	default:
+		launch.Refuse(path, why) // rule: TestDoctorFaults
 	}
 	if why != "" {
 		if require {

@@ -66,11 +66,13 @@ func (r *Report) machine(ctx context.Context) {
 	}
 	if len(probe.UEIDs) > 0 && !probe.Capabilities.SMCRv2.Available {
 		r.add(Warn, "smc-r", "A UEID is configured, but SMC-R with other machines cannot be used: "+
-			probe.Capabilities.SMCRv2.Why, probe.Capabilities.SMCRv2.Advice)
+			probe.Capabilities.SMCRv2.Why, cmp.Or(probe.Capabilities.SMCRv2.Advice,
+			"docs/smcr.md says what SMC-R needs: an interface with an address, and a peer or an agent"))
 	}
 	g := survey.Ask(ctx, r.opts.Dir)
 	for _, e := range g.Errors {
-		r.add(Warn, "hosts", e.Path+": "+e.Text, "")
+		r.add(Warn, "hosts", e.Path+": "+e.Text, "'ss -xlp src "+e.Path+"' names the process: if it was stopped, "+
+			"'kill -CONT PID'; otherwise start it again")
 	}
 	if os.Geteuid() != 0 {
 		text := "Programs of other users were not looked at"

@@ -41,6 +41,9 @@ func Prepare(path string, environ []string, own bool, lib []byte) ([]string, err
 	return with, err
 }
 
+// Refuse notes why the program at a path, which cannot have the library, is left to TCP.
+func Refuse(path, why string) { inspect.NoteLeft(rundir.Default(), path, why) }
+
 func prepare(environ []string, own bool, lib []byte) ([]string, error) {
 	if path := procs.Lookup(environ, proto.EnvSocket); path != "" && !own && proto.Answers(path) {
 		return environ, nil
