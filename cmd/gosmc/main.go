@@ -97,7 +97,7 @@ var verbGroups = []struct {
 	verbs []string
 }{
 	{"Use:", []string{"run", "service", "go", "connect", "listen", "demo"}},
-	{"Look:", []string{"doctor", "ss", "stats", "info", "reason", "dump", "linkgroup", "link", "device",
+	{"Look:", []string{"doctor", "ss", "top", "stats", "info", "reason", "dump", "linkgroup", "link", "device",
 		"bench"}},
 	{"Set:", []string{"off", "on", "policy", "ueid", "seid", "pnet"}},
 	{"Serve:", []string{"agent", "metrics"}},
@@ -165,7 +165,7 @@ had as JSON, with --json.`,
 	root.SetHelpCommand(newHelpCommand())
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
-		newSSCommand(), newInfoCommand(), newStatsCommand(), newReasonCommand(), newDoctorCommand(), newMetricsCommand(),
+		newSSCommand(), newInfoCommand(), newStatsCommand(), newReasonCommand(), newDoctorCommand(), newTopCommand(), newMetricsCommand(),
 		newDumpCommand(),
 		newLinkGroupCommand(), newLinkCommand(), newDeviceCommand(),
 		newPolicyCommand(), newUEIDCommand(), newSEIDCommand(), newPNETCommand(),

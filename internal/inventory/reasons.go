@@ -84,33 +84,42 @@ type ReasonCount struct {
 	Count int    `json:"count"`
 }
 
-// Summarize counts connections by server. Of the two ends of a connection that are here, the
-// server's counts, and the client's command stands in where only that end is here.
-func Summarize(list []Conn) []Service {
-	type ends struct {
+// distinct returns one end of each connection: the server's if it is there.
+func distinct(list []Conn) (ends []*Conn) {
+	type pair struct {
 		server, client string
 		netns          uint64
 	}
-	connections := make(map[ends]*Conn)
+	index := make(map[pair]int)
 	for i := range list {
 		c := &list[i]
-		e := ends{c.Server(), c.Local, c.NetNS}
+		p := pair{c.Server(), c.Local, c.NetNS}
 		if c.Role == "server" {
-			e.client = c.Peer
+			p.client = c.Peer
 		}
-		if connections[e] == nil || c.Role == "server" {
-			connections[e] = c
+		switch at, known := index[p]; {
+		case !known:
+			index[p] = len(ends)
+			ends = append(ends, c)
+		case c.Role == "server":
+			ends[at] = c
 		}
 	}
+	return ends
+}
+
+// Summarize counts connections by server. Of the two ends of a connection that are here, the
+// server's counts, and the client's command stands in where only that end is here.
+func Summarize(list []Conn) []Service {
 	var services []Service
-	for e, c := range connections {
+	for _, c := range distinct(list) {
 		command := c.Command
 		if c.Role != "server" {
 			command = c.PeerCommand
 		}
 		port := 0
-		if i := strings.LastIndexByte(e.server, ':'); i >= 0 {
-			port, _ = strconv.Atoi(e.server[i+1:])
+		if i := strings.LastIndexByte(c.Server(), ':'); i >= 0 {
+			port, _ = strconv.Atoi(c.Server()[i+1:])
 		}
 		i := slices.IndexFunc(services, func(s Service) bool { return s.Port == port && s.Command == command })
 		if i < 0 {

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestTop has a connection shown in a pipe, by service and by program, and as JSON.
+func TestTop(t *testing.T) {
+	l := start(t, "listen", "--echo", "--json", "-v", "127.0.0.1:0")
+	addr := l.addr()
+	c := start(t, "connect", "--require", "smc-d", addr)
+	if _, err := io.WriteString(c.stdin, "x"); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(testTimeout); c.stdout.String() == ""; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no echo")
+		}
+	}
+	dir, port := os.Getenv("GOSMC_DIR"), addr[strings.LastIndexByte(addr, ':')+1:]
+	got := gosmc(t, "", "top", "--dir", dir, "--once", "-d", "100ms")
+	if lines := strings.Split(strings.TrimSpace(got.stdout), "\n"); got.code != exitOK || len(lines) != 2 || !strings.Contains(lines[0], "Wakeups/s") || !strings.HasPrefix(strings.TrimSpace(lines[1]), port+" ") {
+		t.Errorf("gosmc top --once = %+v", got)
+	}
+	got = gosmc(t, "", "top", "--dir", dir, "--once", "-d", "100ms", "--by", "program")
+	if !strings.HasPrefix(strings.TrimSpace(got.stdout), "PID") || strings.Count(got.stdout, "\n") != 2 || !strings.Contains(got.stdout, fmt.Sprint(os.Getpid())) {
+		t.Errorf("gosmc top --by program = %+v", got)
+	}
+	if got := gosmc(t, "", "top", "--dir", dir, "--once", "-d", "100ms", "mode", "tcp"); strings.Count(got.stdout, "\n") != 1 {
+		t.Errorf("gosmc top mode tcp = %+v", got)
+	}
+	got = gosmc(t, "", "top", "--dir", dir, "-n", "2", "-d", "100ms", "--json")
+	d := json.NewDecoder(strings.NewReader(got.stdout))
+	for range 2 {
+		var r topReport
+		if err := d.Decode(&r); err != nil || len(r.Activity) != 1 || r.Activity[0].Modes["SMC-D"] != 1 || r.Seconds < 0.1 || r.Activity[0].In == nil {
+			t.Errorf("gosmc top --json = %+v, %v", r, err)
+		}
+	}
+	if d.More() {
+		t.Errorf("gosmc top --json -n 2 prints more than two objects: %q", got.stdout)
+	}
+}
+
+// TestTopFlags checks command lines that are not understood.
+func TestTopFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"--by host": "want service or program", "--sort size": "want bytes", "-d 1ms": "want a time from 100ms", "-n -1": "want a number from 0", "x": `filter "x"`,
+	} {
+		if got := gosmc(t, "", append([]string{"top"}, strings.Fields(args)...)...); got.code != exitUsage || !strings.Contains(got.stderr, want) {
+			t.Errorf("gosmc top %s = %d, %q; want %q", args, got.code, got.stderr, want)
+		}
+	}
+}
+
+// TestTopTerminal has a view on a terminal take keys, and give the terminal back as it was.
+func TestTopTerminal(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("needs a terminal: %v", err)
+	}
+	defer master.Close()
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slave.Close()
+	was, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	environ := runEnviron(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "top", "-d", "100ms", "--dir", t.TempDir())
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, slave, slave, slave
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	shown := make(chan string, 1)
+	seen := ""
+	go func() {
+		b := make([]byte, 4096)
+		for {
+			n, err := master.Read(b)
+			if err != nil {
+				return
+			}
+			shown <- string(b[:n])
+		}
+	}()
+	await := func(want string) {
+		t.Helper()
+		for timeout := time.After(testTimeout); !strings.Contains(seen, want); {
+			select {
+			case s := <-shown:
+				seen += s
+			case <-timeout:
+				t.Fatalf("the terminal has no %q: %q", want, seen)
+			}
+		}
+		seen = ""
+	}
+	await("sorted by bytes")
+	io.WriteString(master, "t")
+	await("sorted by tcp")
+	io.WriteString(master, "p")
+	await("PID")
+	io.WriteString(master, "q")
+	await("\x1b[?1049l")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("gosmc top ends with %v", err)
+	}
+	if now, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS); err != nil || *now != *was {
+		t.Errorf("the terminal is left as %+v, %v; it was %+v", now, err, was)
+	}
+}
