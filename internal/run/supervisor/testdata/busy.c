@@ -400,6 +400,7 @@ static void on_passed(void)
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, way) == 0);
 	pid = fork();
 	if (pid == 0) {
+		close(way[0]);
 		close(c);
 		close(s);
 		CHECK(write(way[1], "c", 1) == 1 && recvmsg(way[1], &m, 0) == 1);
