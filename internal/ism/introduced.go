@@ -34,9 +34,6 @@ func (p *Peer) Secret() (secret [16]byte, ok bool) {
 // SameUser reports whether an introduced process has the user of this one.
 func (p *Peer) SameUser() bool { return p.introduced != nil && p.introduced.Own }
 
-// Introduced reports whether a third process has introduced the process to this one.
-func (p *Peer) Introduced() bool { return p.introduced != nil }
-
 // Key returns the name by which this process tells the processes of its peerings apart: the GID of the
 // device, or the key of an introduction.
 func (p *Peer) Key() wire.ISMGID { return p.key }

@@ -206,10 +206,11 @@ func (c *binding) Association() transport.Association { return Peering{c.peer} }
 
 // Traits implements [transport.Binding].
 func (c *binding) Traits() transport.Traits {
+	_, introduced := c.peer.Secret()
 	return transport.Traits{
 		HeaderLen: cdc.HeaderLen, PeerPID: int32(c.peer.Cred().PID),
 		// The network between two namespaces can be cut, by a filter or a removed interface, and the
 		// connection is to end then, as it does over TCP.
-		KeepAlive: c.peer.Introduced(), // rule: internal/host TestPodsPath: c.peer.Introduced() -> false
+		KeepAlive: introduced, // rule: internal/host TestPodsPath: introduced -> introduced && false
 	}
 }
