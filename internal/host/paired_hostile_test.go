@@ -101,6 +101,6 @@ func TestPodsImpostor(t *testing.T) {
 			t.Errorf("message %d: the impostor %s", i, line)
 		}
 	}
-	a = n.startApart()
+	n.startApart()
 	allMoved(t, victim, where, 3)
 }
