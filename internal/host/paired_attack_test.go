@@ -381,11 +381,11 @@ func TestPodsAttacked(t *testing.T) {
 	server, client := n.pod(0, userA, ""), n.pod(1, userB, "")
 	where := serveAt(server, n.addr[0])
 	allMoved(t, client, where, 10)
-	for _, kind := range []string{"linger", "messages", "connections", "rights", "crowd", "proofs"} {
+	for i, kind := range []string{"linger", "messages", "connections", "rights", "crowd", "proofs"} {
 		t.Run(kind, func(t *testing.T) {
 			descriptors, _ := agentOf(t, a.PID())
 			var eve *smctest.Process
-			n.run[1](func() { eve = smctest.Start(t, "host-attacker", strconv.Itoa(userC), n.cfg.Socket, kind) })
+			n.run[1](func() { eve = smctest.Start(t, "host-attacker", strconv.Itoa(userC+i), n.cfg.Socket, kind) })
 			eve.Hear("attacking")
 			moved := false
 			for round := 0; round < 20 && !moved; round++ {
