@@ -136,7 +136,7 @@ EXPORT int shutdown(int fd, int how)
 	if (e && how != SHUT_RD)
 		leave_out(e, fd);
 	if (e && how != SHUT_WR)
-		receive_shut(e);
+		receive_shut(e, how == SHUT_RDWR);
 	r = SYS(shutdown, fd, how);
 	if (e && r == 0 && how == SHUT_RDWR)
 		quiet_over(fd, false);

@@ -792,7 +792,7 @@ bool receive_hand(struct ring *r, int fd, int rest, uint16_t *tokens, uint64_t *
 }
 
 /* receive_shut tells the writer that this side is about to shut receiving down. */
-void receive_shut(struct end *e)
+void receive_shut(struct end *e, bool both)
 {
 	struct ring *r;
 	uint64_t pub;
@@ -800,8 +800,11 @@ void receive_shut(struct end *e)
 	if (!ring_enter(&e->in, &r))
 		return;
 	pub = pub_load(r);
-	/* Bytes that are there without a token reset the connection as others do, if they are not read. */
-	if (r->side->state != RING_JOINED || used(r, pub) == 0 || outstanding(r, pub) != 0)
+	/*
+	 * Bytes that are there without a token reset the connection as others do, if they are not read until the end is closed. Where sending is shut down, too, its peer
+	 * cannot tell that from an end that is closed, and TCP takes what it sends until then.
+	 */
+	if (both || r->side->state != RING_JOINED || used(r, pub) == 0 || outstanding(r, pub) != 0)
 		__atomic_store_n(&r->h->shut, 1, __ATOMIC_SEQ_CST);
 	ring_exit(r);
 }

@@ -490,7 +490,7 @@ ssize_t end_read(struct end *e, int fd, const struct iovec *iov, size_t count, i
 ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out);
 bool leave_out(struct end *e, int fd);
 bool leave_in(struct end *e, int fd);
-void receive_shut(struct end *e);
+void receive_shut(struct end *e, bool both);
 bool receive_hand(struct ring *r, int fd, int rest, uint16_t *tokens, uint64_t *length);
 bool send_waiting(struct end *e, size_t *n);
 bool send_has_room(const struct end *e);

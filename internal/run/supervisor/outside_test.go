@@ -322,8 +322,8 @@ func TestOutsideMany(t *testing.T) {
 	defer null.Close()
 	fd := lingering(t)
 	before := descriptorCount(t)
+	s.Mu.Lock() // it accepts nobody before the last descriptor is its own
 	door := s.dial(t, "@gosmc-run/"+filepath.Base(s.Path))
-	s.Mu.Lock() // it gets nothing before the last descriptor is its own
 	door.send(testMessage(proto.Message{Kind: proto.KindClaim}), append([]int{fd}, slices.Repeat([]int{int(null.Fd())}, most-1)...)...)
 	unix.Close(fd)
 	s.Mu.Unlock()
