@@ -41,7 +41,7 @@ func TestStatus(t *testing.T) {
 	if h.Counters.Connections[proto.ModeUnix] != 1 || h.Counters.Connections["TCP"] != 1 {
 		t.Errorf("connections are %v, want one of each", h.Counters.Connections)
 	}
-	want := []control.FallbackCount{{Code: control.ReasonCode(clc.DiagNoListener), Tag: "NO_LISTENER", Text: clc.Lookup(clc.DiagNoListener, 0).Sentence, Count: 1}}
+	want := []control.FallbackCount{{Code: control.ReasonCode(clc.DiagNoListener), Tag: "NO_LISTENER", Text: clc.Lookup(clc.DiagNoListener, 0).Sentence, Count: 1, AsServer: 1}}
 	if !slices.Equal(h.Counters.Fallbacks, want) {
 		t.Errorf("fallbacks are %+v, want %+v", h.Counters.Fallbacks, want)
 	}
