@@ -252,6 +252,8 @@ bool supervisor_send(int sock, struct message *m, int fd)
  * supervisor_receive waits for the answer to a message, and for its descriptor if fd is not null.
  * *fd is -1 if there is none, and always if the answer is not STATUS_OK. Such an answer stays in the socket, which is closed next: where other threads have
  * taken every descriptor that is free, an end is received again when one is, as it would be lost. A program that has as many as it may waits for nothing else.
+ *
+ * An end that the supervisor has sent it takes for claimed. So a claim that waits no more ends the conversation first: either the end is there by then, or sending it fails.
  */
 enum status supervisor_receive(int sock, enum kind kind, int *fd)
 {
@@ -276,6 +278,8 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 		r = SYS(recvmsg, sock, &msg, MSG_CMSG_CLOEXEC | (fd ? MSG_PEEK : 0));
 		if (r == -EINTR && wait_more(&w))
 			continue;
+		if ((r == -EAGAIN || r == -EINTR) && kind == KIND_CLAIM && SYS(shutdown, sock, SHUT_RDWR) == 0)
+			r = SYS(recvmsg, sock, &msg, MSG_CMSG_CLOEXEC | MSG_PEEK | MSG_DONTWAIT);
 		if (!fd || kind != KIND_CLAIM || r < 0 || !(msg.msg_flags & MSG_CTRUNC) || CMSG_FIRSTHDR(&msg) || now() >= w.until)
 			break;
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
