@@ -26,6 +26,7 @@ type liar struct {
 	// the answer if this is not nil, and its descriptors, which are closed then
 	invent func(k proto.Kind) (text []byte, fds []int)
 	give   func(m proto.Message) int // the end for a Claim if this is not nil
+	gave   func()                    // called when it was sent if this is not nil
 }
 
 // The lies, but for "honest" and "no".
@@ -99,6 +100,9 @@ func (l *liar) serve(c int) {
 			fd := l.give(m)
 			unix.Sendmsg(c, proto.Reply{Kind: m.Kind, Status: proto.StatusOK}.Append(nil), unix.UnixRights(fd), nil, unix.MSG_NOSIGNAL)
 			unix.Close(fd)
+			if l.gave != nil {
+				l.gave()
+			}
 			return
 		}
 		if !l.answer(c, m.Kind) {
