@@ -44,6 +44,8 @@ type Owner interface {
 	Waiting(n int)
 	// Relaying tells that an offer is about to be joined to TCP.
 	Relaying(o *Offer)
+	// Relayed tells that a relay has ended. It is called without the lock.
+	Relayed()
 	// Answer carries out a message that is no part of an offer. Descriptors that came with it are the
 	// owner's. It reports whether another message may follow.
 	Answer(t *Talk, m proto.Message, fds []int) (more bool)

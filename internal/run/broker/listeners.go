@@ -80,6 +80,9 @@ func (l *Listeners) Add(m proto.Message) bool {
 	if m.Local.Addr() == netip.IPv6Unspecified() {
 		ours.OnlyIPv6 = onlyIPv6(ours)
 	}
+	if len(l.ports[port]) > 0 && !l.linked(port) { // rule: TestPortComesBack
+		l.Look(port) // another supervisor has had the port since ours listened there
+	}
 	if len(l.ports[port]) == 0 && !l.publish(port, ours) {
 		return false
 	}
@@ -102,6 +105,12 @@ func (l *Listeners) target(port uint16) string {
 	}
 	ip := local.Addr().As16()
 	return l.socket + "." + hex.EncodeToString(ip[:])
+}
+
+// linked reports whether the link of a port is ours.
+func (l *Listeners) linked(port uint16) bool {
+	target, err := os.Readlink(l.Link(port))
+	return err == nil && proto.LinkedSocket(target) == l.socket
 }
 
 // renew corrects the target of a port's link, if the link is ours.
@@ -289,7 +298,7 @@ func (l *Listeners) withdraw(port uint16) {
 	delete(l.ports, port)
 	delete(l.looked, port)
 	delete(l.records, port)
-	if target, err := os.Readlink(l.Link(port)); err == nil && proto.LinkedSocket(target) == l.socket {
+	if l.linked(port) {
 		os.Remove(l.Link(port))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -287,4 +288,35 @@ func TestOnly6(t *testing.T) {
 			t.Errorf("IPV6_V6ONLY is %d: the link says %q, %v", only, target, err)
 		}
 	}
+}
+
+// TestPortComesBack has a port go from one supervisor's programs to another's and back, as the kernel gives ports that are free: the link has to follow. Clients of the
+// third listener offered their connections to the second one's supervisor, which joined them to TCP, or ended with them.
+func TestPortComesBack(t *testing.T) {
+	s, other := newTestBroker(t), newTestBroker(t)
+	dir, netns := filepath.Dir(other.Path), s.Listeners.NetNS
+	a, b := NewListeners(dir, "a", netns), NewListeners(dir, filepath.Base(other.Path), netns)
+	local := netip.AddrPort{}
+	announce := func(to *Listeners, want string) {
+		t.Helper()
+		l := listen(t, local.String())
+		defer l.Close()
+		local = proto.AddrPortOf(l.Addr())
+		raw, err := l.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := proto.Message{Local: local, NetNS: netns}
+		raw.Control(func(fd uintptr) { m.Unique, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+		if err != nil || !to.Add(m) {
+			t.Fatalf("the listener is not announced: %v", err)
+		}
+		if target, err := os.Readlink(to.Link(local.Port())); proto.LinkedSocket(target) != want {
+			t.Errorf("the link leads to %q, %v; want %q", target, err, want)
+		}
+	}
+	local = netip.MustParseAddrPort("127.0.0.1:0")
+	announce(a, "a")
+	announce(b, filepath.Base(other.Path))
+	announce(a, "a")
 }

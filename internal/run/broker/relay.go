@@ -32,7 +32,7 @@ func (t *Offers) Relay(o *Offer) {
 	t.Listeners.relayed(time.Now(), o.Server.Port(), o.Letter)
 	t.hurry(o.Server.Port())
 	go func() {
-		defer func() { <-t.Relays }()
+		defer t.relayed()
 		end, tcp := Stream(o.End), Stream(o.TCP)
 		if end == nil || tcp == nil {
 			CloseStreams(end, tcp)
@@ -40,6 +40,14 @@ func (t *Offers) Relay(o *Offer) {
 		}
 		Join(end, tcp)
 	}()
+}
+
+// relayed gives the place of a relay back.
+func (t *Offers) relayed() {
+	<-t.Relays
+	if t.owner != nil {
+		t.owner.Relayed()
+	}
 }
 
 // relayLater has an offer looked at again when it may be that another relay has ended: there are as

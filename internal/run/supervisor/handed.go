@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,7 +40,6 @@ func (s *supervisor) handed(m proto.Message, fds []int) bool {
 		dispose.Close(fds...)
 		return false
 	}
-	s.handing++
 	go func() {
 		own, fresh, rest := broker.Stream(fds[0]), broker.Stream(fds[1]), os.NewFile(uintptr(fds[2]), "rest")
 		if own != nil && fresh != nil {
@@ -50,12 +48,7 @@ func (s *supervisor) handed(m proto.Message, fds []int) bool {
 		broker.CloseStreams(own, fresh)
 		rest.Close()
 		<-s.Relays
-		s.Mu.Lock()
-		defer s.Mu.Unlock()
-		s.handing--
-		if s.handing == 0 && s.programs.gone(time.Now()) {
-			s.Stop()
-		}
+		s.Relayed()
 	}()
 	return true
 }

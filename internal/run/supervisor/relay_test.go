@@ -127,3 +127,86 @@ func TestWaitsForAccept(t *testing.T) {
 		t.Errorf("after Accept the kernel says %+v, %v; want an inode", state, err)
 	}
 }
+
+// TestRelayOutlives has the last program of a supervisor end when another program has its listener: a connection that is joined to TCP goes on, and one that was
+// offered is joined, even if nobody has read its letter. The supervisor ends when they have ended.
+func TestRelayOutlives(t *testing.T) {
+	says := func(t *testing.T, c *connection, what string) {
+		t.Helper()
+		if _, err := unix.Write(c.end, []byte(what)); err != nil {
+			t.Fatal(err)
+		}
+		conn, b := c.accept(), make([]byte, len(what))
+		conn.SetDeadline(time.Now().Add(30 * time.Second))
+		if _, err := io.ReadFull(conn, b); err != nil || string(b) != what {
+			t.Fatalf("the server has read %q, %v; want %q", b, err, what)
+		}
+	}
+	for name, prepare := range map[string]func(t *testing.T, s *supervisor) (c *connection, last func()){
+		"joined": func(t *testing.T, s *supervisor) (*connection, func()) {
+			c := s.offer(t)
+			c.connect()
+			says(t, c, "joined to TCP")
+			return c, func() {}
+		},
+		"offered": func(t *testing.T, s *supervisor) (*connection, func()) {
+			c := s.offer(t)
+			c.connect()
+			return c, func() {}
+		},
+		"letter": func(t *testing.T, s *supervisor) (*connection, func()) {
+			c := s.connectEnd(t)
+			return c, func() {
+				c.sendLetter()
+				if err := c.dial(); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "run")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(dir)
+			s, err := newSupervisor(dir, os.Getpid())
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() {
+				err := s.serve()
+				s.close()
+				done <- err
+			}()
+			c, last := prepare(t, s)
+			s.Mu.Lock()
+			last()
+			for fd := range s.programs.byFD {
+				s.programs.ended(fd)
+			}
+			s.Mu.Unlock()
+			s.program(t) // it looks
+			select {
+			case <-done:
+				t.Fatal("the supervisor has ended, and the connection ends with it")
+			case <-time.After(200 * time.Millisecond):
+			}
+			says(t, c, "joined at the end")
+			c.accept().Close()
+			unix.Close(c.end)
+			c.end = -1
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(30 * time.Second):
+				t.Error("the supervisor goes on without programs and connections")
+				s.Stop()
+				<-done
+			}
+		})
+	}
+}

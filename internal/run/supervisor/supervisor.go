@@ -27,7 +27,7 @@ type supervisor struct {
 	programs  *programs
 	first     int             // process ID of the program that 'gosmc run' has become; older than the door
 	outsiders outsiders       // that came by the door
-	handing   int             // relays of connections that were handed over, which end with us
+	alone     bool            // all programs have ended; relays have not
 	record    record          // any goroutine may use it
 	control   *control.Server // nil if it could not be opened: then nobody is told of events here
 }
@@ -112,12 +112,12 @@ func (s *supervisor) bindDoor(socketName string) (err error) {
 	return os.NewSyscallError("bind", unix.Bind(s.door, &unix.SockaddrUnix{Name: proto.DoorName(socketName)}))
 }
 
-// serve answers programs until none is left, or stop is called.
+// serve answers programs until none is left, and no connection that was joined to TCP, or stop is called.
 func (s *supervisor) serve() error {
 	events := make([]unix.EpollEvent, broker.MaxEvents)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	for s.handing > 0 || !s.programs.gone(time.Now()) {
+	for !s.over(time.Now()) {
 		n, err := s.Wait(events, s.next())
 		if err != nil {
 			return err
@@ -142,6 +142,33 @@ func (s *supervisor) serve() error {
 		s.Look(now)
 	}
 	return nil
+}
+
+// over reports whether all programs have ended, and all relays. Another program may have a listener that ours have made: a connection that a client has offered us
+// for it is joined to TCP when it was accepted there, and so nothing is lost if we wait for that.
+func (s *supervisor) over(now time.Time) bool {
+	if !s.programs.gone(now) {
+		s.alone = false
+		return false
+	}
+	if !s.alone {
+		s.alone = true
+		s.Listeners.Close()
+		s.readUnsent()
+		for number := range proto.Letterboxes {
+			s.readBox(number)
+		}
+	}
+	return len(s.Relays) == 0 && len(s.Held) == 0 // rule: TestRelayOutlives: len(s.Relays) == 0 && len(s.Held) == 0 -> true
+}
+
+// Relayed implements [broker.Broker.Owner].
+func (s *supervisor) Relayed() {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if s.alone && s.over(time.Now()) {
+		s.Stop()
+	}
 }
 
 // next is when there is something to do though no event comes; the zero time: never.
