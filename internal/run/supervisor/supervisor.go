@@ -47,7 +47,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	name := proto.NewSocketName()
 	// First: /proc/net/unix shows everybody the path of the socket, and a process that had this
 	// name before us would keep us from starting.
-	err = s.bindDoor(name) // rule: TestDoorSquatted
+	s.door, err = newDoor(name) // rule: TestDoorSquatted: newDoor(name) -> -1, nil
 	if err == nil {
 		err = s.Listen(rundir.Supervisors(dir), name, s.ours)
 	}
@@ -104,15 +104,19 @@ func (s *supervisor) openDoor() (err error) {
 	return s.Poll.Add(s.door, unix.EPOLLIN)
 }
 
-// bindDoor gives the door its name. Nobody gets in before [supervisor.openDoor].
-func (s *supervisor) bindDoor(socketName string) (err error) {
-	if s.door, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
-		return os.NewSyscallError("socket", err)
+// newDoor returns a door that has its name. Nobody gets in before [supervisor.openDoor]. It is -1 with an error.
+func newDoor(socketName string) (fd int, err error) {
+	if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return -1, os.NewSyscallError("socket", err)
 	}
-	return os.NewSyscallError("bind", unix.Bind(s.door, &unix.SockaddrUnix{Name: proto.DoorName(socketName)}))
+	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: proto.DoorName(socketName)}); err != nil {
+		unix.Close(fd)
+		return -1, os.NewSyscallError("bind", err)
+	}
+	return fd, nil
 }
 
-// serve answers programs until none is left, and no connection that was joined to TCP, or stop is called.
+// serve answers programs until none is left, and no relay, or stop is called.
 func (s *supervisor) serve() error {
 	events := make([]unix.EpollEvent, broker.MaxEvents)
 	s.Mu.Lock()
@@ -130,8 +134,10 @@ func (s *supervisor) serve() error {
 				return nil
 			case int(e.Fd) == s.door:
 				knocked = true
-			default:
-				s.handle(int(e.Fd))
+			case int(e.Fd) == s.letters.poll:
+				s.lettersCame(time.Now())
+			case !s.Handle(int(e.Fd)):
+				s.programs.ended(int(e.Fd))
 			}
 		}
 		if knocked { // other users come last
@@ -144,8 +150,9 @@ func (s *supervisor) serve() error {
 	return nil
 }
 
-// over reports whether all programs have ended, and all relays. Another program may have a listener that ours have made: a connection that a client has offered us
-// for it is joined to TCP when it was accepted there, and so nothing is lost if we wait for that.
+// over reports whether all programs have ended, and all relays. Another program may have a listener
+// that ours have made: a connection that a client has offered us for it is joined to TCP when it was
+// accepted there. Nothing is lost if we wait for that.
 func (s *supervisor) over(now time.Time) bool {
 	if !s.programs.gone(now) {
 		s.alone = false
@@ -174,16 +181,6 @@ func (s *supervisor) Relayed() {
 // next is when there is something to do though no event comes; the zero time: never.
 func (s *supervisor) next() time.Time {
 	return broker.Earliest(s.letters.next, s.programs.due(), s.Due())
-}
-
-// handle takes an event.
-func (s *supervisor) handle(fd int) {
-	switch {
-	case fd == s.letters.poll:
-		s.lettersCame(time.Now())
-	case !s.Broker.Handle(fd):
-		s.programs.ended(fd)
-	}
 }
 
 // close ends the supervisor's own part. Connections that both programs have go on.
