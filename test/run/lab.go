@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A lab is where a program does its work in one way. Its methods end the work when something is
@@ -325,14 +327,27 @@ func (s *server) wait(l *lab) error {
 // port returns a free port for a server, none that the kernel would give to a client meanwhile.
 func (l *lab) port() int {
 	for range 100 {
-		s, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000)))
-		if err == nil {
-			s.Close()
-			return s.Addr().(*net.TCPAddr).Port
+		if port := 20_000 + rand.IntN(12_000); isFree(port) {
+			return port
 		}
 	}
 	l.failf("no port is free from 20000 to 31999")
 	return 0
+}
+
+// isFree reports whether a server can have a port at any address, also one that does not set
+// SO_REUSEADDR: nobody was connected to the port lately.
+func isFree(port int) bool {
+	c := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) }), err)
+	}}
+	s, err := c.Listen(context.Background(), "tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return false
+	}
+	s.Close()
+	return true
 }
 
 // leavesNothing waits for the supervisors to end: they have nobody left to serve.
