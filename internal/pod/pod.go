@@ -30,6 +30,7 @@ const AgentVerb = "pod-agent"
 type Site struct {
 	Dir string // empty, and open to all users: a root directory
 
+	held  *os.File       // Dir, see makeHeld
 	group *os.File       // nil if the machine has an agent
 	agent *child.Process // nil, too
 }
@@ -47,7 +48,8 @@ type agentMessage struct {
 // ErrNoPairing says that an agent cannot introduce programs here.
 var ErrNoPairing = errors.New("the kernel pairs no sockets")
 
-// New makes a site, for root. When ctx ends its agent is killed.
+// New makes a site, for root. When ctx ends its agent is killed. It removes the directories and control
+// groups of sites whose makers were killed.
 func New(ctx context.Context) (s *Site, err error) {
 	s = new(Site)
 	defer func() {
@@ -55,9 +57,11 @@ func New(ctx context.Context) (s *Site, err error) {
 			s.Close()
 		}
 	}()
-	if s.Dir, err = os.MkdirTemp("", "gosmc-pod-"); err != nil {
+	sweep(os.TempDir()) // rule: TestNewSweeps
+	if s.held, err = makeHeld(os.TempDir()); err != nil {
 		return nil, err
 	}
+	s.Dir = s.held.Name()
 	if err = os.Chmod(s.Dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -105,17 +109,14 @@ func makeGroup() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	sweepBelow(root) // rule: TestNewSweeps
 	groups, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return nil, err
 	}
 	for line := range strings.Lines(string(groups)) {
 		if own, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			dir, err := os.MkdirTemp(filepath.Join(root, own), "gosmc-pod-")
-			if err != nil {
-				return nil, err
-			}
-			return os.Open(dir)
+			return makeHeld(filepath.Join(root, own))
 		}
 	}
 	return nil, errors.New("this process is in no control group of version 2")
@@ -145,16 +146,17 @@ func (s *Site) Close() {
 		s.agent.Stop()
 	}
 	if s.group != nil {
-		s.group.Close()
 		for range 100 { // processes that have just ended may still be in it
 			if err := os.Remove(s.group.Name()); !errors.Is(err, unix.EBUSY) {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
+		s.group.Close()
 	}
-	if s.Dir != "" {
+	if s.held != nil {
 		os.Remove(s.Dir)
+		s.held.Close()
 	}
 }
 
