@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/agent"
 	"github.com/gosmc/smc/internal/doctor"
@@ -85,13 +87,24 @@ HTTP has neither encryption nor passwords here: listen on 127.0.0.1, or on an ad
 
 func (f *metricsFlags) run(cmd *cobra.Command) error {
 	const shortest, longest = time.Second, 24 * time.Hour
+	given := cmd.Flags().Changed
 	switch {
+	case given("listen") && f.listen == "": // an empty variable does not mean to print them
+		return usagef("--listen: want HOST:PORT or :PORT")
+	case given("textfile") && f.textfile == "":
+		return usagef("--textfile: want the name of a file, which ends in .prom")
 	case f.json && (f.listen != "" || f.textfile != "" || f.openMetrics):
 		return usagef("--json is a format of its own, for a single output")
 	case f.listen != "" && f.textfile != "":
 		return usagef("--listen and --textfile exclude each other")
 	case f.every != 0 && (f.every < shortest || f.every > longest):
 		return usagef("--every %v: want 0, or a time from %v to a day", f.every, shortest)
+	case given("every") && f.textfile == "":
+		return usagef("--every is how often --textfile writes; Prometheus decides how often it asks --listen")
+	case f.openMetrics && f.listen != "":
+		return usagef("--openmetrics is for output; clients of --listen get the format that they ask for")
+	case f.openMetrics && f.textfile != "":
+		return usagef("--openmetrics is for output; node_exporter reads the format of Prometheus from --textfile")
 	case f.textfile != "" && !strings.HasSuffix(f.textfile, ".prom"):
 		return usagef("--textfile %q: node_exporter reads files whose names end in .prom only", f.textfile)
 	}
@@ -104,27 +117,70 @@ func (f *metricsFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 		cmd.PrintErrf("gosmc: metrics at http://%s%s\n", l.Addr(), metrics.Path)
+		f.warn(cmd)
 		return c.Serve(ctx, l)
 	case f.textfile != "" && f.every == 0:
-		return c.WriteFile(ctx, f.textfile)
+		if err := c.WriteFile(ctx, f.textfile); err != nil {
+			return textfileError(err)
+		}
+		return f.missing()
 	case f.textfile != "":
-		return c.WriteFiles(ctx, f.textfile, f.every)
+		f.warn(cmd)
+		return textfileError(c.WriteFiles(ctx, f.textfile, f.every, func(err error) {
+			cmd.PrintErrf("gosmc: %s; tried again every %v\n", errorText(textfileError(err)), f.every)
+		}))
 	}
-	if f.json {
-		return writeJSON(cmd.OutOrStdout(), newMetricsReport(c.Families(ctx)))
+	list, err := c.Families(ctx)
+	if err != nil {
+		return err
 	}
-	format := metrics.Prometheus
-	if f.openMetrics {
-		format = metrics.OpenMetrics
+	out := cmd.OutOrStdout()
+	switch {
+	case f.json:
+		err = writeJSON(out, newMetricsReport(list))
+	case f.openMetrics:
+		_, err = out.Write(metrics.Append(nil, list, metrics.OpenMetrics))
+	default:
+		_, err = out.Write(metrics.Append(nil, list, metrics.Prometheus))
 	}
-	_, err := cmd.OutOrStdout().Write(c.Text(ctx, format))
+	return errors.Join(err, f.missing())
+}
+
+// missing is the error if the run directory that somebody has named is not there: zeros do not mean
+// that nobody uses it.
+func (f *metricsFlags) missing() error {
+	if e := survey.Missing(f.dir); e != nil {
+		return &missingError{e.Path, e.Text}
+	}
+	return nil
+}
+
+// warn tells the same to somebody who exports until interrupted: the directory may come.
+func (f *metricsFlags) warn(cmd *cobra.Command) {
+	if err := f.missing(); err != nil {
+		cmd.PrintErrln("gosmc:", errorText(err))
+	}
+}
+
+// textfileError adds the remedy to an error of --textfile.
+func textfileError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("--textfile: %w: make the directory first", err)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
+		return fmt.Errorf("--textfile: %w: this user cannot write in the directory", err)
+	case err != nil && !errors.Is(err, context.Canceled):
+		return fmt.Errorf("--textfile: %w", err)
+	}
 	return err
 }
 
 // listenMetrics opens the socket for metrics.
 func listenMetrics(ctx context.Context, address string) (net.Listener, error) {
-	if !strings.Contains(address, ":") {
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
 		return nil, usagef("address %q: want HOST:PORT or :PORT", address)
+	} else if _, err := net.DefaultResolver.LookupPort(ctx, "tcp", port); err != nil {
+		return nil, usagef("address %q: want a port from 0 to 65535, or the name of a service", address)
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)

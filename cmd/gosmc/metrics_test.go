@@ -89,9 +89,37 @@ func TestMetricsFlags(t *testing.T) {
 		"--json --openmetrics":             "a format of its own",
 		"--listen 9254":                    "want HOST:PORT or :PORT",
 		"--textfile x.prom --every 24h1ms": "want 0, or a time",
+		"--listen=":                        "want HOST:PORT or :PORT",
+		"--listen :99999":                  "want a port",
+		"--listen ::1:9254":                "want HOST:PORT or :PORT",
+		"--textfile=":                      "want the name of a file",
+		"--every 5s":                       "how often --textfile writes",
+		"--listen :0 --every 5s":           "how often --textfile writes",
+		"--listen :0 --openmetrics":        "the format that they ask for",
+		"--textfile x.prom --openmetrics":  "reads the format of Prometheus",
 	} {
 		if got := gosmc(t, "", append([]string{"metrics"}, strings.Fields(args)...)...); got.code != exitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("gosmc metrics %s = %d, %q; want %q", args, got.code, got.stderr, want)
+		}
+	}
+}
+
+// TestMetricsMissing checks that a run directory that is not there is no machine without connections, and
+// that an error of a file names the file and the remedy.
+func TestMetricsMissing(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	file := filepath.Join(t.TempDir(), "x.prom")
+	for _, args := range [][]string{{}, {"--json"}, {"--openmetrics"}, {"--textfile", file, "--every", "0"}} {
+		got := gosmc(t, "", append([]string{"metrics", "--dir", none}, args...)...)
+		if got.code != exitFailure || !strings.Contains(got.stderr, "--dir names a directory that does not exist") {
+			t.Errorf("gosmc metrics %v = %d, %q", args, got.code, got.stderr)
+		}
+	}
+	for _, every := range []string{"0", "15s"} {
+		got := gosmc(t, "", "metrics", "--textfile", filepath.Join(none, "x.prom"), "--every", every)
+		want := "--textfile: write " + filepath.Join(none, "x.prom") + ": no such file or directory: make the directory first"
+		if got.code != exitFailure || !strings.Contains(got.stderr, want) {
+			t.Errorf("--textfile in no directory, --every %s = %d, %q, want %q", every, got.code, got.stderr, want)
 		}
 	}
 }

@@ -62,23 +62,31 @@ func New(take func(context.Context) Snapshot) *Collector {
 	return &Collector{take: take, most: maxHosts, hosts: make(map[hostKey]*hostCounters), rest: make(counters)}
 }
 
-// Text returns the metrics in a format.
-func (c *Collector) Text(ctx context.Context, format Format) []byte {
-	return Append(nil, c.Families(ctx), format)
+// Text returns the metrics in a format. The error is that of the context.
+func (c *Collector) Text(ctx context.Context, format Format) ([]byte, error) {
+	families, err := c.Families(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return Append(nil, families, format), nil
 }
 
 // Families returns the metrics, which the caller must not change. It takes a snapshot, unless the
-// last one is new enough.
-func (c *Collector) Families(ctx context.Context) []Family {
+// last one is new enough. If the context ends meanwhile its error is returned: a part of the answers
+// would look like a machine without programs.
+func (c *Collector) Families(ctx context.Context) ([]Family, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.made.IsZero() || time.Since(c.made) >= minInterval { // rule: TestCollectorCaches: time.Since(c.made) >= minInterval -> true
-		ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
-		s := c.take(ctx)
+		within, cancel := context.WithTimeout(ctx, gatherTimeout)
+		s := c.take(within)
 		cancel()
+		if ctx.Err() != nil { // rule: TestCollectorInterrupted
+			return nil, ctx.Err()
+		}
 		c.families, c.made = c.collect(&s), time.Now()
 	}
-	return c.families
+	return c.families, nil
 }
 
 // collect adds a snapshot to the sums, and returns all metrics. c.mu is held.

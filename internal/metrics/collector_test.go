@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -122,6 +123,30 @@ func TestCollectorCaches(t *testing.T) {
 	}
 	if n >= 10 { // more than minInterval may have passed on a busy machine, but not each time
 		t.Errorf("ten scrapes took %d snapshots", n)
+	}
+}
+
+// TestCollectorInterrupted checks that a part of the answers is not taken for all: neither is a file
+// written that says so when the exporter is told to end, nor is it kept for later.
+func TestCollectorInterrupted(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	c := New(func(ctx context.Context) Snapshot {
+		stop()
+		if ctx.Err() != nil {
+			return Snapshot{}
+		}
+		return testSnapshot()
+	})
+	name := filepath.Join(t.TempDir(), "x.prom")
+	if err := c.WriteFile(ctx, name); !errors.Is(err, context.Canceled) {
+		t.Errorf("WriteFile = %v when its context ends", err)
+	}
+	if _, err := os.Stat(name); err == nil {
+		t.Error("a file was written")
+	}
+	c.take = func(context.Context) Snapshot { return testSnapshot() }
+	if text, err := c.Text(t.Context(), Prometheus); err != nil || value(string(text), "smc_hosts") != "1" {
+		t.Errorf("later: %s hosts, %v", value(string(text), "smc_hosts"), err)
 	}
 }
 
