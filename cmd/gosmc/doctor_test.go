@@ -143,7 +143,7 @@ func TestDoctorSupervisor(t *testing.T) {
 	other := startTalker(t, bare)
 	other.exchange(t, "over TCP")
 	for _, args := range [][]string{nil, {address}, {serverPID}} {
-		wantOnly(t, doctorOf(t, environ, args...), "connections: Port "+port, "1 connection stay TCP, PEER_NO_SMC", "The client, "+strconv.Itoa(bare.Process.Pid)+"/", "gosmc run")
+		wantOnly(t, doctorOf(t, environ, args...), "connections: Port "+port, "1 connection stays TCP, PEER_NO_SMC", "The client, "+strconv.Itoa(bare.Process.Pid)+"/", "gosmc run")
 	}
 	wantOnly(t, doctorOf(t, environ, strconv.Itoa(bare.Process.Pid)), "program: "+strconv.Itoa(bare.Process.Pid), "was not started by 'gosmc run'")
 
@@ -201,5 +201,15 @@ func TestDoctorFix(t *testing.T) {
 	}
 	if err := r.Verdict(); err == nil || err.Error() != "2 warnings, 1 failure" {
 		t.Errorf("verdict %v", err)
+	}
+}
+
+// TestDoctorMissing checks the remedy for a run directory that is not there: nobody has stopped.
+func TestDoctorMissing(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	got := gosmc(t, "", "doctor", "--dir", none)
+	if got.code != exitFailure || strings.Contains(got.stdout, "ss -xlp") ||
+		!strings.Contains(got.stdout, "-> name the directory that programs use") {
+		t.Errorf("doctor --dir of no directory = %+v", got)
 	}
 }

@@ -113,7 +113,7 @@ func TestSSWhy(t *testing.T) {
 	}
 	golden(t, "ss-why.txt", b.String())
 	for _, want := range []string{
-		"cause:  The client, 4711/redis?cli, was not started by 'gosmc run'.", "remedy: Start it by 'gosmc run redis?cli ...'",
+		"cause:  The client, 4711/redis?cli, was not started by 'gosmc run'.", "remedy: Start it by 'gosmc run PROGRAM ...'",
 		"cause:  The server, 4712/postgres, was not started", "gosmc run --explain 127.0.0.1:8081",
 		clc.Lookup(clc.DiagOtherUser, clc.OSUnspecified).Advice,
 	} {

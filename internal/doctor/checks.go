@@ -70,8 +70,13 @@ func (r *Report) machine(ctx context.Context) {
 			"docs/smcr.md says what SMC-R needs: an interface with an address, and a peer or an agent"))
 	}
 	g := survey.Ask(ctx, r.opts.Dir)
-	for _, e := range g.Errors {
-		r.add(Warn, "hosts", e.Path+": "+e.Text, "'ss -xlp src "+e.Path+"' names the process: if it was stopped, "+
+	for i, e := range g.Errors {
+		if i == 0 && g.Missing { // rule: cmd/gosmc TestDoctorMissing
+			r.add(Warn, "hosts", e.Path+": "+e.Text, "name the directory that programs use, or start one with it")
+			continue
+		}
+		r.add(Warn, "hosts", e.Path+": "+e.Text, "'ss -xlp src "+
+			inventory.CommandWord(e.Path)+"' names the process: if it was stopped, "+
 			"'kill -CONT PID'; otherwise start it again")
 	}
 	if os.Geteuid() != 0 {
@@ -130,12 +135,13 @@ func (r *Report) programs(list []inspect.Process) {
 		name := fmt.Sprintf("%d %s", p.PID, p.Command)
 		if p.Ended { // rule: cmd/gosmc TestDoctorSupervisor
 			r.add(Fail, "supervisor", name+": its supervisor has ended, as if it was killed. Its "+
-				"connections go on; new ones are TCP", "start "+p.Command+" again")
+				"connections go on; new ones are TCP", "start "+inventory.CommandWord(p.Command)+" again")
 		}
 		if p.Old {
 			old++
 			r.add(Warn, "library", name+" has the library of another version than the one that is "+
-				"installed", "start "+p.Command+" again, when you like: both versions talk to each other")
+				"installed", "start "+inventory.CommandWord(p.Command)+
+				" again, when you like: both versions talk to each other")
 		}
 	}
 	if len(list) > 0 {
@@ -170,8 +176,12 @@ func (r *Report) connections(g *survey.Answers, chosen func(inventory.Conn) bool
 		for _, reason := range s.Reasons {
 			i := slices.IndexFunc(report.Connections,
 				func(c inventory.Conn) bool { return servesAt(&c, s.Port) && c.Mode == "TCP" && c.Tag() == reason.Tag })
-			text := fmt.Sprintf("Port %d, %s: %s stay TCP, %s", s.Port, cmp.Or(s.Command, "n/a"),
-				plural(reason.Count, "connection"), cmp.Or(reason.Tag, "for no visible reason"))
+			stay := "stay"
+			if reason.Count == 1 {
+				stay = "stays"
+			}
+			text := fmt.Sprintf("Port %d, %s: %s %s TCP, %s", s.Port, cmp.Or(s.Command, "n/a"),
+				plural(reason.Count, "connection"), stay, cmp.Or(reason.Tag, "for no visible reason"))
 			fix, level := "", Warn
 			if i >= 0 {
 				c := report.Connections[i]

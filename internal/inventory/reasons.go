@@ -13,6 +13,17 @@ import (
 // named is a process with its number, and its command if that is known.
 func named(pid int, command string) string { return fmt.Sprintf("%d/%s", pid, cmp.Or(command, "n/a")) }
 
+// CommandWord is the name of a program as a word of a command that a person may copy into a shell. It
+// is PROGRAM if the name is not known, or has characters that a shell takes otherwise: programs of
+// other users choose their names.
+func CommandWord(name string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+@:,-"
+	if name == "" || name[0] == '-' || strings.Trim(name, plain) != "" { // rule: TestCommandWord: strings.Trim(name, plain) != "" -> false
+		return "PROGRAM"
+	}
+	return name
+}
+
 // Explain gives a connection that is TCP the cause of its reason, and the remedy.
 func (c *Conn) Explain() {
 	switch {
@@ -37,7 +48,7 @@ func (c *Conn) Explain() {
 			end = "server"
 		}
 		c.Cause = fmt.Sprintf("The %s, %s, was not started by 'gosmc run'.", end, named(c.Bare, c.PeerCommand))
-		c.Advice = "Start it by 'gosmc run " + cmp.Or(c.PeerCommand, "PROGRAM") + " ...'; a service by 'gosmc service enable NAME'."
+		c.Advice = "Start it by 'gosmc run " + CommandWord(c.PeerCommand) + " ...'; a service by 'gosmc service enable NAME'."
 	}
 }
 
