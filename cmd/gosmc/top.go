@@ -93,7 +93,8 @@ A FILTER chooses connections, in the words of 'gosmc ss'. Root sees the programs
 	f.gather.register(cmd)
 	var by string
 	fl := cmd.Flags()
-	fl.DurationVarP(&f.delay, "delay", "d", 2*time.Second, "the `time` between two looks, such as 2s")
+	f.delay = 2 * time.Second
+	fl.VarP((*delay)(&f.delay), "delay", "d", "the `time` between two looks, such as 500ms; a number has seconds")
 	fl.IntVarP(&f.count, "count", "n", 0, "end after this many `intervals`; 0: never")
 	fl.BoolVar(&f.once, "once", false, "end after one interval, as with --count 1")
 	fl.StringVar(&by, "by", "service", "`what` a line is of: service, program")
@@ -124,6 +125,25 @@ A FILTER chooses connections, in the words of 'gosmc ss'. Root sees the programs
 	return cmd
 }
 
+// A delay is a time between two looks. A number alone has seconds.
+type delay time.Duration
+
+func (d *delay) String() string { return time.Duration(*d).String() }
+
+func (d *delay) Type() string { return "duration" }
+
+func (d *delay) Set(s string) error {
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		s += "s"
+	}
+	v, err := time.ParseDuration(s)
+	*d = delay(v)
+	return err
+}
+
+// firstView is the longest time without numbers on a terminal.
+const firstView = time.Second
+
 // sample looks once.
 func (f *topFlags) sample(ctx context.Context) (*inventory.Sample, survey.Answers) {
 	g := f.gather.gather(ctx)
@@ -145,11 +165,16 @@ func (f *topFlags) run(cmd *cobra.Command) error {
 		keys = screen.keys
 	}
 	before, g := f.sample(ctx)
+	var redraw func() error // the last view, in another order; nil: there is none yet
 	if err := incomplete(&g); err != nil && screen == nil {
 		return err
 	}
 	for n := 1; ; n++ {
-		next := time.NewTimer(f.delay)
+		wait := f.delay
+		if screen != nil && n == 1 {
+			wait = min(wait, firstView)
+		}
+		next := time.NewTimer(wait)
 		for waiting := true; waiting; {
 			select {
 			case <-ctx.Done():
@@ -161,20 +186,31 @@ func (f *topFlags) run(cmd *cobra.Command) error {
 					return nil
 				}
 				f.key(key)
+				if redraw != nil { // rule: TestTopTerminal: redraw != nil -> false
+					if err := redraw(); err != nil {
+						return err
+					}
+				}
 			case <-next.C:
 				waiting = false
 			}
 		}
 		after, g := f.sample(ctx)
-		r := topReport{Schema: jsonSchema, Time: after.Time, Seconds: after.Time.Sub(before.Time).Seconds(),
-			Activity: inventory.Activities(before, after, f.byProgram), Errors: g.Errors, Denied: g.Denied}
-		f.order(r.Activity)
+		earlier := before
+		report := func() *topReport {
+			r := &topReport{Schema: jsonSchema, Time: after.Time, Seconds: after.Time.Sub(earlier.Time).Seconds(),
+				Activity: inventory.Activities(earlier, after, f.byProgram), Errors: g.Errors, Denied: g.Denied}
+			f.order(r.Activity)
+			return r
+		}
+		r := report()
 		var err error
 		switch {
 		case f.gather.json:
 			err = writeJSONLine(out, r)
 		case screen != nil:
-			err = screen.show(&r, f)
+			redraw = func() error { return screen.show(report(), f) }
+			err = screen.show(r, f)
 		default:
 			err = errors.Join(r.write(out, f.byProgram, 0), func() error {
 				if n == f.count {
@@ -287,7 +323,7 @@ func newTopScreen(out io.Writer, in *os.File) (*topScreen, error) {
 			}
 		}
 	}()
-	io.WriteString(out, "\x1b[?1049h\x1b[?25l\x1b[H\x1b[Jgosmc top: the first numbers come after one interval\r\n")
+	io.WriteString(out, "\x1b[?1049h\x1b[?25l\x1b[H\x1b[Jgosmc top: the first numbers come in a second\r\n")
 	return s, nil
 }
 
@@ -300,7 +336,8 @@ func (s *topScreen) restore() {
 // show replaces the view.
 func (s *topScreen) show(r *topReport, f *topFlags) error {
 	rows, columns := 24, 80
-	if size, err := unix.IoctlGetWinsize(int(s.in.Fd()), unix.TIOCGWINSZ); err == nil && size.Row > 3 && size.Col > 0 {
+	size, err := unix.IoctlGetWinsize(int(s.in.Fd()), unix.TIOCGWINSZ)
+	if err == nil && size.Row > 0 && size.Col > 0 {
 		rows, columns = int(size.Row), int(size.Col)
 	}
 	var b strings.Builder
@@ -309,16 +346,22 @@ func (s *topScreen) show(r *topReport, f *topFlags) error {
 		fmt.Fprintf(&b, "  (programs of other users are not shown: %d)", r.Denied)
 	}
 	b.WriteString("\nb c n t f w: order   s p: services, programs   q: end\n")
-	if err := r.write(&b, f.byProgram, rows-3); err != nil {
+	if err := r.write(&b, f.byProgram, max(rows-3, 1)); err != nil {
 		return err
 	}
 	var view strings.Builder
 	view.WriteString("\x1b[H")
-	for line := range strings.Lines(b.String()) {
-		text := []rune(strings.TrimSuffix(line, "\n"))
-		view.WriteString(string(text[:min(len(text), columns-1)]) + "\x1b[K\r\n")
+	for i, line := range strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n") {
+		if i == rows {
+			break
+		}
+		if i > 0 {
+			view.WriteString("\r\n") // none below the last row, which would move the first one out of sight
+		}
+		text := []rune(line)
+		view.WriteString(string(text[:min(len(text), columns-1)]) + "\x1b[K")
 	}
 	view.WriteString("\x1b[J")
-	_, err := io.WriteString(s.out, view.String())
+	_, err = io.WriteString(s.out, view.String())
 	return err
 }

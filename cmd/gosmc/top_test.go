@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/inventory"
 )
 
 // TestTop has a connection shown in a pipe, by service and by program, and as JSON.
@@ -54,7 +56,7 @@ func TestTop(t *testing.T) {
 // TestTopFlags checks command lines that are not understood.
 func TestTopFlags(t *testing.T) {
 	for args, want := range map[string]string{
-		"--by host": "want service or program", "--sort size": "want bytes", "-d 1ms": "want a time from 100ms", "-n -1": "want a number from 0", "x": `filter "x"`,
+		"--by host": "want service or program", "--sort size": "want bytes", "-d 1ms": "want a time from 100ms", "-d 0": "want a time from 100ms", "-d x": "want a time such as", "-n -1": "want a number from 0", "x": `filter "x"`,
 	} {
 		if got := gosmc(t, "", append([]string{"top"}, strings.Fields(args)...)...); got.code != exitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("gosmc top %s = %d, %q; want %q", args, got.code, got.stderr, want)
@@ -62,7 +64,25 @@ func TestTopFlags(t *testing.T) {
 	}
 }
 
-// TestTopTerminal has a view on a terminal take keys, and give the terminal back as it was.
+// TestTopFits checks that a view has no more lines than the terminal, and does not move it up.
+func TestTopFits(t *testing.T) {
+	null, err := os.Open(os.DevNull) // a terminal of unknown size, which is 80 by 24
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	r := topReport{Activity: make([]inventory.Activity, 50)}
+	var out strings.Builder
+	if err := (&topScreen{out: &out, in: null}).show(&r, &topFlags{}); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(out.String(), "\n"); n != 23 {
+		t.Errorf("a view of 24 lines goes to the next line %d times, want 23: %q", n, out.String())
+	}
+}
+
+// TestTopTerminal has a view on a terminal take keys at once, although the next look is far away, and
+// give the terminal back as it was.
 func TestTopTerminal(t *testing.T) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -86,7 +106,7 @@ func TestTopTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	environ := runEnviron(t)
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "top", "-d", "100ms", "--dir", t.TempDir())
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "top", "-d", "3600", "--dir", t.TempDir())
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, slave, slave, slave
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
