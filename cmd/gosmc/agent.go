@@ -73,8 +73,12 @@ Exit status: 0 when interrupted, 1 if something is missing, which it names; with
 			switch {
 			case f.status && f.detach:
 				return usagef("--status and --detach exclude each other")
-			case f.noOption && f.noPairing && f.noPort:
+			case f.noOption && (f.noPairing || f.noIntroduce) && f.noPort:
 				return usagef("with --no-option, --no-pairing and --no-port there is nothing to do")
+			case cmd.Flags().Changed("metrics") && (f.metrics == "" || f.status || f.detach):
+				return usagef("--metrics: want HOST:PORT or :PORT, of an agent that serves")
+			case len(f.introduce) == 0: // an empty variable
+				return usagef("--introduce: want any, same, or users; --no-introduce introduces nobody")
 			case f.status:
 				return f.showStatus(cmd)
 			case f.detach:

@@ -130,6 +130,9 @@ func reportBench(w io.Writer, r *bench.Report, asJSON, check bool) error {
 	} else {
 		err = writeBench(w, r)
 	}
+	if nothing := r.Nothing(); err == nil && nothing != "" {
+		return fmt.Errorf("nothing was measured: %s", nothing)
+	}
 	if err == nil && check && len(r.MustMissed) > 0 {
 		err = fmt.Errorf("must missed: %s", strings.Join(r.MustMissed, "; "))
 	}

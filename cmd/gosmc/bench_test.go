@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -59,6 +60,25 @@ func TestBenchCheck(t *testing.T) {
 					t.Errorf("%s: JSON is %q, %v", tt.name, out.String(), err)
 				}
 			}
+		}
+	}
+}
+
+// TestBenchNothing checks that a run in which nothing could be measured is a failure, and one with a
+// number is not.
+func TestBenchNothing(t *testing.T) {
+	failed, measured := bench.TransportResult{Error: "only root can"}, bench.TransportResult{Median: 1}
+	for _, tt := range []struct {
+		results []bench.TransportResult
+		want    string
+	}{
+		{[]bench.TransportResult{failed, failed}, "nothing was measured: only root can"},
+		{[]bench.TransportResult{failed, measured}, ""},
+	} {
+		r := &bench.Report{Benchmarks: []bench.Result{{Results: tt.results}}}
+		err := reportBench(io.Discard, r, true, false)
+		if (err == nil) != (tt.want == "") || err != nil && err.Error() != tt.want {
+			t.Errorf("reportBench(%v) = %v, want %q", tt.results, err, tt.want)
 		}
 	}
 }

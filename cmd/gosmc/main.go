@@ -54,7 +54,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(out)
 	root.SetErr(stderr)
 	addCompletion(root)
+	askUnknown := false
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if askUnknown = cmd == root && root.Flags().NArg() > 0; !askUnknown {
+			help(cmd, args)
+		}
+	})
 	cmd, err := root.ExecuteContextC(ctx)
+	if askUnknown { // no help exists, which a script has to notice
+		err = unknownVerb(root, root.Flags().Arg(0))
+	}
 	if err == nil {
 		err = out.failure() // of help, which does not look
 	}

@@ -104,7 +104,7 @@ func (f *metricsFlags) run(cmd *cobra.Command) error {
 	case f.openMetrics && f.listen != "":
 		return usagef("--openmetrics is for output; clients of --listen get the format that they ask for")
 	case f.openMetrics && f.textfile != "":
-		return usagef("--openmetrics is for output; node_exporter reads the format of Prometheus from --textfile")
+		return usagef("--openmetrics is for output; node_exporter reads that of Prometheus")
 	case f.textfile != "" && !strings.HasSuffix(f.textfile, ".prom"):
 		return usagef("--textfile %q: node_exporter reads files whose names end in .prom only", f.textfile)
 	}
@@ -168,7 +168,7 @@ func textfileError(err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("--textfile: %w: make the directory first", err)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
-		return fmt.Errorf("--textfile: %w: this user cannot write in the directory", err)
+		return fmt.Errorf("--textfile: %w: gosmc cannot write in the directory", err)
 	case err != nil && !errors.Is(err, context.Canceled):
 		return fmt.Errorf("--textfile: %w", err)
 	}

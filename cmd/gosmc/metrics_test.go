@@ -96,7 +96,7 @@ func TestMetricsFlags(t *testing.T) {
 		"--every 5s":                       "how often --textfile writes",
 		"--listen :0 --every 5s":           "how often --textfile writes",
 		"--listen :0 --openmetrics":        "the format that they ask for",
-		"--textfile x.prom --openmetrics":  "reads the format of Prometheus",
+		"--textfile x.prom --openmetrics":  "reads that of Prometheus",
 	} {
 		if got := gosmc(t, "", append([]string{"metrics"}, strings.Fields(args)...)...); got.code != exitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("gosmc metrics %s = %d, %q; want %q", args, got.code, got.stderr, want)
@@ -111,15 +111,16 @@ func TestMetricsMissing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.prom")
 	for _, args := range [][]string{{}, {"--json"}, {"--openmetrics"}, {"--textfile", file, "--every", "0"}} {
 		got := gosmc(t, "", append([]string{"metrics", "--dir", none}, args...)...)
-		if got.code != exitFailure || !strings.Contains(got.stderr, "--dir names a directory that does not exist") {
+		if got.code != exitFailure || !strings.Contains(got.stderr, "that does not exist") {
 			t.Errorf("gosmc metrics %v = %d, %q", args, got.code, got.stderr)
 		}
 	}
 	for _, every := range []string{"0", "15s"} {
 		got := gosmc(t, "", "metrics", "--textfile", filepath.Join(none, "x.prom"), "--every", every)
-		want := "--textfile: write " + filepath.Join(none, "x.prom") + ": no such file or directory: make the directory first"
+		want := "--textfile: write " + filepath.Join(none, "x.prom") +
+			": no such file or directory: make the directory first"
 		if got.code != exitFailure || !strings.Contains(got.stderr, want) {
-			t.Errorf("--textfile in no directory, --every %s = %d, %q, want %q", every, got.code, got.stderr, want)
+			t.Errorf("--textfile, --every %s = %d, %q, want %q", every, got.code, got.stderr, want)
 		}
 	}
 }

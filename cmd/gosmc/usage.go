@@ -58,6 +58,7 @@ var wantedValues = map[string]string{
 	"bool":     "true or false, or no value",
 	"int":      "a whole number",
 	"uint64":   "a whole number, 0 or more",
+	"uint16":   "a whole number from 0 to 65535",
 	"duration": "a time such as 500ms, 10s or 1m30s",
 	"intSlice": "whole numbers, separated by commas",
 
@@ -173,7 +174,7 @@ func newHelpCommand() *cobra.Command {
 
 // unknownVerb is the error for a verb that does not exist.
 func unknownVerb(root *cobra.Command, verb string) error {
-	if near := root.SuggestionsFor(verb); len(near) > 0 {
+	if near := root.SuggestionsFor(verb); verb != "" && len(near) > 0 {
 		return usagef("unknown verb %q; did you mean %q?", verb, near[0])
 	}
 	return usagef("unknown verb %q", verb)

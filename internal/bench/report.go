@@ -86,6 +86,20 @@ const (
 	Failed   Verdict = "ERROR"     // a transport could not be measured
 )
 
+// Nothing is why nothing at all could be measured; empty if something was.
+func (r *Report) Nothing() string {
+	why := ""
+	for _, b := range r.Benchmarks {
+		for _, t := range b.Results {
+			if t.Error == "" {
+				return ""
+			}
+			why = cmp.Or(why, t.Error)
+		}
+	}
+	return why
+}
+
 // evaluate fills in Benchmarks and MustMissed from the rounds.
 func (r *Report) evaluate(chosen []*Row, rounds roundTable) {
 	r.Benchmarks, r.MustMissed = []Result{}, []string{}

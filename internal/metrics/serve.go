@@ -29,8 +29,8 @@ func (c *Collector) Serve(ctx context.Context, l net.Listener) error {
 		fmt.Fprintln(w, "gosmc: metrics are at "+Path)
 	})
 	server := &http.Server{
-		Handler: whileServed(mux), ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: writeTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: whileServed(mux), MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, conn)
@@ -108,7 +108,9 @@ func causeOf(err error) error {
 // WriteFiles calls WriteFile again and again until the context ends. An error of the first time ends
 // it, too. A later one, such as of a full disk, is given to failed once for as long as it lasts, and
 // the next time may be better: with a new start, counters would begin anew.
-func (c *Collector) WriteFiles(ctx context.Context, name string, every time.Duration, failed func(error)) error {
+func (c *Collector) WriteFiles(
+	ctx context.Context, name string, every time.Duration, failed func(error),
+) error {
 	last := ""
 	for first := true; ; first = false {
 		err := c.WriteFile(ctx, name)
