@@ -21,7 +21,7 @@ const noDir = "some other failure, such as that the run directory which --dir or
 // or fewer.
 var ownExits = map[string][]exitStatus{
 	"agent":     {{exitFailure, "something is missing, which it names; with --status, no agent answers"}},
-	"bench":     {{exitFailure, "some other failure; with --check, a must is missed"}},
+	"bench":     {{exitFailure, "nothing could be measured, or some other failure; with --check, a must is missed"}},
 	"connect":   {{exitFellBack, "the connection is less than --require wants"}},
 	"device":    {{exitFailure, noDir}},
 	"doctor":    {{exitFailure, "a finding is a warning or a failure; or some other failure"}},
