@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"internal/ism":       {"wire", "internal/rundir", "internal/user"}, // not core: a fabric is useful without SMC
 	"internal/udp":       {},                                           // sockets; of no protocol
 	"internal/rdma":      {"wire", "wire/roce", "internal/udp"},
+	"internal/uverbs":    {"wire"},                                                                                                                                                                                                            // not rdma: devices of the kernel, of no protocol
 	"internal/link":      {"wire/...", "internal/rdma", "internal/stream"},                                                                                                                                                                    // not core: the content of LLC messages is for their owner
 	"internal/stream":    {"wire/cdc"},                                                                                                                                                                                                        // not core, not a fabric: it is given memory and functions
 	"internal/control":   {"wire/...", "internal/rundir"},                                                                                                                                                                                     // not host: it shows a snapshot

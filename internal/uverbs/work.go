@@ -1,0 +1,153 @@
+package uverbs
+
+import (
+	"strconv"
+
+	"github.com/gosmc/smc/wire"
+)
+
+// An Op is the operation of a send work request.
+type Op uint8
+
+// All operations, as package rdma numbers them.
+const (
+	OpSend     Op = iota + 1 // to a receive that the peer has posted
+	OpSendImm                // the same with 32 bits of immediate data
+	OpWrite                  // into the peer's memory; the peer is not told
+	OpWriteImm               // the same, and the peer is told by a receive and 32 bits
+)
+
+// String returns "SEND", "RDMA WRITE" and so on.
+func (o Op) String() string {
+	switch o {
+	case OpSend:
+		return "SEND"
+	case OpSendImm:
+		return "SEND with immediate"
+	case OpWrite:
+		return "RDMA WRITE"
+	case OpWriteImm:
+		return "RDMA WRITE with immediate"
+	}
+	return "op(" + strconv.Itoa(int(o)) + ")"
+}
+
+func (o Op) isWrite() bool { return o == OpWrite || o == OpWriteImm }
+func (o Op) hasImm() bool  { return o == OpSendImm || o == OpWriteImm }
+
+// An SGE is a piece of local memory: Len bytes from virtual address Addr of region MR, which has to
+// be of the queue pair's protection domain. With Len zero it stands for nothing.
+type SGE struct {
+	MR   *MR
+	Addr uint64
+	Len  uint32
+}
+
+// A SendWR is work for the send queue. The memory that it names must stay unchanged until it has
+// completed.
+type SendWR struct {
+	ID        uint64 // comes back in the Completion
+	Op        Op
+	Signaled  bool        // completes with a Completion also when all went well
+	Solicited bool        // sets the SE bit in the last packet of a SEND or a WRITE with immediate data
+	Local     [MaxSGE]SGE // the bytes to send, in this order; at most [MaxMessage] bytes
+	Remote    uint64      // for WRITE: the virtual address at the peer
+	RKey      wire.RKey   // for WRITE: the peer's region
+	Imm       uint32      // for operations with immediate data
+}
+
+// A RecvWR is room for one SEND, or for the news of one WRITE with immediate data. The memory
+// belongs to the queue pair until the receive has completed.
+type RecvWR struct {
+	ID    uint64
+	Local [MaxSGE]SGE // filled in this order
+}
+
+// A CompletionOp is the kind of operation that has completed.
+type CompletionOp uint8
+
+// All kinds of completions. The kinds of the send queue come first.
+const (
+	CompletedSend CompletionOp = iota + 1
+	CompletedWrite
+	Received         // a SEND of the peer
+	ReceivedWriteImm // a WRITE with immediate data of the peer
+)
+
+// String returns the verbs' name, such as "IBV_WC_RDMA_WRITE" without its prefix.
+func (o CompletionOp) String() string {
+	switch o {
+	case CompletedSend:
+		return "SEND"
+	case CompletedWrite:
+		return "RDMA_WRITE"
+	case Received:
+		return "RECV"
+	case ReceivedWriteImm:
+		return "RECV_RDMA_WITH_IMM"
+	}
+	return "op(" + strconv.Itoa(int(o)) + ")"
+}
+
+// A Status says how work ended: IBTA 11.6.2. The values are the kernel's: enum ib_wc_status. Any
+// but StatusOK means that the queue pair is in state ERR.
+type Status uint32
+
+// The values that the reliable connection service has.
+const (
+	StatusOK              Status = 0
+	StatusLocalLength     Status = 1  // a message was longer than the receive posted for it
+	StatusLocalOperation  Status = 2  // the device could not do the work
+	StatusLocalProtection Status = 4  // the local memory is not registered, or does not allow it
+	StatusFlushed         Status = 5  // not done, because the queue pair went to ERR first
+	StatusRemoteInvalid   Status = 9  // the peer found the request invalid
+	StatusRemoteAccess    Status = 10 // the peer found the RKey, the range or the access wrong
+	StatusRemoteOperation Status = 11 // the peer had an error of its own
+	StatusRetryExceeded   Status = 12 // the peer does not answer
+	StatusRNRExceeded     Status = 13 // the peer posts no receive
+	StatusFatal           Status = 19 // the device failed
+	StatusGeneral         Status = 21 // any other error
+)
+
+// String returns the words of ibv_wc_status_str.
+func (s Status) String() string {
+	switch s {
+	case StatusOK:
+		return "success"
+	case StatusLocalLength:
+		return "local length error"
+	case StatusLocalOperation:
+		return "local QP operation error"
+	case StatusLocalProtection:
+		return "local protection error"
+	case StatusFlushed:
+		return "work request flushed"
+	case StatusRemoteInvalid:
+		return "remote invalid request error"
+	case StatusRemoteAccess:
+		return "remote access error"
+	case StatusRemoteOperation:
+		return "remote operation error"
+	case StatusRetryExceeded:
+		return "transport retry counter exceeded"
+	case StatusRNRExceeded:
+		return "RNR retry counter exceeded"
+	case StatusFatal:
+		return "fatal error"
+	case StatusGeneral:
+		return "general error"
+	}
+	return "status(" + strconv.Itoa(int(s)) + ")"
+}
+
+// A Completion is the result of a work request. Fields after Status are meaningful for work that
+// went well. After an error Op says only whether the work was a send or a receive.
+type Completion struct {
+	ID     uint64
+	QP     *QP
+	Op     CompletionOp
+	Status Status
+	Len    uint32 // bytes received, by the SEND or the WRITE
+	Imm    uint32 // if HasImm
+	HasImm bool
+}
