@@ -45,8 +45,8 @@ func TestCommands(t *testing.T) {
 		got, want []byte
 	}{
 		{
-			"command with a response", appendCommand(nil, cmdAllocPD, 0x1122334455667788, 4, nil),
-			words(uint32(3), uint16(4), uint16(1), uint64(0x1122334455667788)),
+			"command with a response", appendCommand(nil, cmdAllocPD, 0x11223344, 4, nil),
+			words(uint32(3), uint16(4), uint16(1), uint64(0x11223344)),
 		},
 		{
 			"command without", appendCommand(nil, cmdDeallocPD, 7, 0, appendHandle(nil, 9)),
@@ -89,8 +89,8 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%s:\n%x, want\n%x", test.name, test.got, test.want)
 		}
 	}
-	if ioctlVerbs != 3222805249 { // as the header of the kernel computes it
-		t.Errorf("number of the ioctl = %d", ioctlVerbs)
+	if uint32(ioctlVerbs) != 3222805249 { // as the header of the kernel computes it
+		t.Errorf("number of the ioctl = %d", uint32(ioctlVerbs))
 	}
 	if got := host.AppendUint64(nil, inline32(0x01020304)); !bytes.Equal(got[:4], host.AppendUint32(nil, 0x01020304)) {
 		t.Errorf("inline data = %x", got)

@@ -67,6 +67,7 @@ var (
 	endOfLink      = []string{"NAK", "timeout", "reset"}
 	staleToo       = []string{"NAK", "timeout", "reset", "violation"} // where soft-RoCE sends old messages again over a link that was given up, once its path is back
 	reset          = []string{"reset"}                                // of TCP, which is not always faster than its end in order
+	portDown       = []string{"guest link_downed"}
 	ofFailover     = ofVanished
 	ofLeft         = []string{"guest link_downed", "guest send_err"}
 	ofVanished     = []string{"guest link_downed", "guest send_err", "guest retry_exceeded_err", "guest out_of_seq_request", "guest rcvd_seq_err"}
@@ -209,6 +210,15 @@ func allCases() []testCase {
 		{name: "write/from-guest/ipv6", what: toUs, run: written, conditions: ipv6},
 		{name: "write/to-guest/packet", what: toGuest, run: write, conditions: packet},
 		{name: "write/from-guest/packet-loss", what: toUs, run: written, conditions: both, provokes: lostToUs},
+
+		{name: "uverbs/list", what: "internal/uverbs lists the guest's devices", run: uverbsListed, tolerates: portDown},
+		{name: "uverbs/loop", what: "internal/uverbs: two queue pairs of an rxe device move data, every byte is compared", run: uverbsCase("loop rxe1", false)},
+		{
+			name: "uverbs/errors", what: "internal/uverbs: wrong keys, ranges and rights; flushed work", run: uverbsCase("errors rxe1", false),
+			tolerates: []string{"guest send_err", "guest out_of_seq_request", "guest rcvd_seq_err"},
+		},
+		{name: "uverbs/down", what: "internal/uverbs: the interface of the device goes down and comes up", run: uverbsCase("down rxe1 eth2", false), tolerates: portDown},
+		{name: "uverbs/removed", what: "internal/uverbs: the device is removed while it is used", run: uverbsCase("removed rxe1", true)},
 
 		{
 			name: "refuse/access/by-guest", what: "our WRITE with a wrong key, and outside the region: remote access error",
