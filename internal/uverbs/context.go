@@ -172,7 +172,7 @@ func (c *Context) Close() error {
 		closers = append(closers, q.Close)
 	}
 	for cq := range c.cqs {
-		closers = append(closers, cq.Close)
+		closers = append(closers, func() error { return cq.end(true) })
 	}
 	for m := range c.mrs {
 		closers = append(closers, m.Deregister)

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -39,8 +40,8 @@ type MR struct {
 	addr   uint64
 	access Access
 
-	mu   sync.RWMutex // write-locked to deregister, read-locked while work that names the region is posted
-	dead bool
+	mu   sync.Mutex // held to deregister
+	dead atomic.Bool
 }
 
 // A regMR is the body of REG_MR.
@@ -177,14 +178,14 @@ func (m *MR) has(addr uint64, n uint32) bool {
 func (m *MR) Deregister() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.dead {
+	if m.dead.Load() {
 		return nil
 	}
 	err := m.pd.c.destroy(cmdDeregMR, appendHandle(nil, m.handle), nil)
 	if err != nil { // such as EBUSY; the device may still write to the memory
 		return err
 	}
-	m.dead = true
+	m.dead.Store(true)
 	forget(m.pd.c, m.pd.c.mrs, m)
 	m.pd.release()
 	if m.mapped != nil {

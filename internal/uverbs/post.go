@@ -36,6 +36,8 @@ func (q *QP) check(local *[MaxSGE]SGE, access Access) error {
 		switch {
 		case s.Len == 0:
 			continue
+		case s.MR != nil && s.MR.dead.Load(): // rule: TestPostArguments
+			return fmt.Errorf("uverbs: SGE %d: %w: the region was deregistered", i, ErrRegion)
 		case s.MR == nil || s.MR.pd != q.pd:
 			return fmt.Errorf("uverbs: SGE %d: %w: no region of the queue pair's domain", i, ErrRegion)
 		case !s.MR.has(s.Addr, s.Len): // rule: TestPostArguments

@@ -216,7 +216,15 @@ func TestPostArguments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dead, err := f.pd.AllocMR(100, LocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.Deregister(); err != nil {
+		t.Fatal(err)
+	}
 	for name, local := range map[string]SGE{
+		"deregistered":    {MR: dead, Addr: dead.Addr(), Len: 1},
 		"no region":       {Len: 1},
 		"other domain":    {MR: foreign, Addr: foreign.Addr(), Len: 1},
 		"before":          {MR: f.mr, Addr: f.mr.Addr() - 1, Len: 1},
@@ -340,6 +348,27 @@ func TestBusy(t *testing.T) {
 	}
 	if _, err := f.c.GIDs(); !errors.Is(err, ErrClosed) {
 		t.Errorf("GIDs after Close: %v", err)
+	}
+}
+
+// TestCloseContext closes a context with everything in it, and one whose queue pair is being made.
+func TestCloseContext(t *testing.T) {
+	f := newFake(t)
+	f.cq.add(99, &QP{}) // in the completion queue, and not yet in the context
+	if err := f.c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.cq.remove(99, 1)
+	var dst [1]Completion
+	if n := f.cq.Poll(dst[:]); n != 0 {
+		t.Errorf("%d completions", n)
+	}
+	for name, err := range map[string]error{
+		"PostSend": f.qp.PostSend(), "PostRecv": f.qp.PostRecv(), "Err": f.cq.Err(), "Arm": f.cq.Arm(false),
+	} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s after Close: %v", name, err)
+		}
 	}
 }
 
