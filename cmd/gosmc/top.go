@@ -46,7 +46,9 @@ var topOrders = []struct {
 	key  byte
 	less func(a, b *inventory.Activity) int // the larger first
 }{
-	{"bytes", 'b', func(a, b *inventory.Activity) int { return cmp.Compare(rate(b.In)+rate(b.Out), rate(a.In)+rate(a.Out)) }},
+	{"bytes", 'b', func(a, b *inventory.Activity) int {
+		return cmp.Compare(rate(b.In)+rate(b.Out), rate(a.In)+rate(a.Out))
+	}},
 	{"connections", 'c', func(a, b *inventory.Activity) int { return cmp.Compare(b.Connections(), a.Connections()) }},
 	{"new", 'n', func(a, b *inventory.Activity) int { return cmp.Compare(b.New, a.New) }},
 	{"tcp", 't', func(a, b *inventory.Activity) int { return cmp.Compare(b.Modes["TCP"], a.Modes["TCP"]) }},
@@ -94,7 +96,8 @@ A FILTER chooses connections, in the words of 'gosmc ss'. Root sees the programs
 	var by string
 	fl := cmd.Flags()
 	f.delay = 2 * time.Second
-	fl.VarP((*delay)(&f.delay), "delay", "d", "the `time` between two looks, such as 500ms; a number has seconds")
+	fl.VarP((*delay)(&f.delay), "delay", "d",
+		"the `time` between two looks, such as 500ms; a number has seconds")
 	fl.IntVarP(&f.count, "count", "n", 0, "end after this many `intervals`; 0: never")
 	fl.BoolVar(&f.once, "once", false, "end after one interval, as with --count 1")
 	fl.StringVar(&by, "by", "service", "`what` a line is of: service, program")
@@ -149,7 +152,8 @@ func (f *topFlags) sample(ctx context.Context) (*inventory.Sample, survey.Answer
 	g := f.gather.gather(ctx)
 	r := newSSReport(&g, true, false)
 	r.AddMoved(f.gather.dir, g.NetNS)
-	return inventory.NewSample(&g, slices.DeleteFunc(r.Connections, func(c inventory.Conn) bool { return !f.filter.Connection(&c) })), g
+	return inventory.NewSample(&g, slices.DeleteFunc(r.Connections,
+		func(c inventory.Conn) bool { return !f.filter.Connection(&c) })), g
 }
 
 func (f *topFlags) run(cmd *cobra.Command) error {
