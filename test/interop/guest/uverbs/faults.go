@@ -161,12 +161,16 @@ func down(c *uverbs.Context, name string) error {
 	if err := set(name, "down"); err != nil {
 		return err
 	}
-	if e, err := event(c, uverbs.EventPortDown); err != nil || e.Port != 1 {
-		return fmt.Errorf("event %+v: %w", e, err)
+	e, err := event(c, uverbs.EventPortDown)
+	if err != nil {
+		return err
 	}
 	p, err := c.QueryPort(1)
-	if err != nil || p.State == uverbs.PortActive {
-		return fmt.Errorf("port %+v after the interface went down: %w", p, err)
+	if err != nil {
+		return err
+	}
+	if e.Port != 1 || p.State == uverbs.PortActive {
+		return fmt.Errorf("event of port %d, which is %+v", e.Port, p)
 	}
 	if err := set(name, "up"); err != nil {
 		return err

@@ -88,8 +88,11 @@ func with(name string, remains bool, f func(*uverbs.Context) error) error {
 	}
 	if remains {
 		after, err := resources(name)
-		if err != nil || after != before {
-			return fmt.Errorf("the kernel has %q, and had %q: %w", after, before, err)
+		if err != nil {
+			return err
+		}
+		if after != before {
+			return fmt.Errorf("the kernel has %q, and had %q", after, before)
 		}
 	}
 	return c.Close()
