@@ -62,13 +62,17 @@ func hostName(_ int, command string) cobra.Completion { return command }
 // that can be deleted, and the known ones among the entries that can be added.
 func completeNames(cmd *cobra.Command, args []string, toComplete string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
 	word, policy := cmd.Parent().Name(), cmd.Parent().Name() == "policy"
-	if policy && len(args) > 0 {
+	all := cmd.Parent().Name() == "config"
+	adds := cmd.Name() == "add" || cmd.Name() == "set"
+	if (policy || all) && len(args) > 0 {
 		word, args = args[0], args[1:]
 	}
 	f, _ := config.Read(config.Path()) // an entry that is not understood cannot be completed
 	switch {
 	case policy && word == "policy":
 		list = slices.Clone(policyOrder)
+	case all && word == "config":
+		list = slices.Clone(config.Words)
 	case cmd.Name() == "del" && len(args) == 0:
 		for _, v := range f.Values(word) {
 			if word == config.PNET {
@@ -76,14 +80,14 @@ func completeNames(cmd *cobra.Command, args []string, toComplete string) (list [
 			}
 			list = append(list, v)
 		}
-	case cmd.Name() != "add":
+	case !adds:
 	case word == config.PNET && len(args) == 1:
 		ifaces, _ := net.Interfaces()
 		for _, i := range ifaces {
 			list = append(list, i.Name)
 		}
 	case len(args) > 0:
-	case word == config.SMC:
+	case word == config.SMC || word == config.SEID || word == config.SMCRv1:
 		list = []cobra.Completion{"on", "off"}
 	case slices.Contains(policyOrder, word) && !single(word) && word != config.Program:
 		list = []cobra.Completion{"any", "none"}

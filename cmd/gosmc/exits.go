@@ -20,8 +20,10 @@ const noDir = "some other failure, such as that the run directory which --dir or
 // ownExits has the meanings of the exit statuses of verbs where they are more than the common ones,
 // or fewer.
 var ownExits = map[string][]exitStatus{
-	"agent":     {{exitFailure, "something is missing, which it names; with --status, no agent answers"}},
-	"bench":     {{exitFailure, "nothing could be measured, or some other failure; with --check, a must is missed"}},
+	"agent": {{exitFailure, "something is missing, which it names; with --status, no agent answers"}},
+	"bench": {{exitFailure, "nothing could be measured, or some other failure; with --check, a must is missed"}},
+	"config": {{exitFailure,
+		"a line of the file is not understood, or with check has no effect; or some other failure"}},
 	"connect":   {{exitFellBack, "the connection is less than --require wants"}},
 	"device":    {{exitFailure, noDir}},
 	"doctor":    {{exitFailure, "a finding is a warning or a failure; or some other failure"}},

@@ -109,7 +109,7 @@ var verbGroups = []struct {
 	{"Use:", []string{"run", "service", "go", "connect", "listen", "demo"}},
 	{"Look:", []string{"doctor", "ss", "top", "stats", "info", "reason", "dump", "linkgroup", "link", "device",
 		"bench"}},
-	{"Set:", []string{"off", "on", "policy", "ueid", "seid", "pnet"}},
+	{"Set:", []string{"off", "on", "config", "policy", "ueid", "seid", "pnet"}},
 	{"Serve:", []string{"agent", "metrics"}},
 }
 
@@ -178,7 +178,7 @@ had as JSON, with --json.`,
 		newSSCommand(), newInfoCommand(), newStatsCommand(), newReasonCommand(), newDoctorCommand(), newTopCommand(), newMetricsCommand(),
 		newDumpCommand(),
 		newLinkGroupCommand(), newLinkCommand(), newDeviceCommand(),
-		newPolicyCommand(), newUEIDCommand(), newSEIDCommand(), newPNETCommand(),
+		newConfigCommand(), newPolicyCommand(), newUEIDCommand(), newSEIDCommand(), newPNETCommand(),
 		newRunCommand(), newGoCommand(), newServiceCommand(), newOffCommand(), newOnCommand(),
 		newAgentCommand(), newBenchCommand(), newVersionCommand(),
 	)

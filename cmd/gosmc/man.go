@@ -136,7 +136,8 @@ func manConfig() string {
 	m.section("EXAMPLES")
 	m.block("ueid EXAMPLE.PLEX1\npeer 192.0.2.0/24\nlisten-port 8000-8999\nconnect-port !5432\nprogram !sshd")
 	m.section("SEE ALSO")
-	m.text(roffLine("gosmc(1), gosmc-policy(1), gosmc-ueid(1), gosmc-seid(1), gosmc-pnet(1), gosmc-run(1)") + "\n")
+	m.text(roffLine("gosmc(1), gosmc-config(1), gosmc-policy(1), gosmc-ueid(1), gosmc-seid(1), "+
+		"gosmc-pnet(1), gosmc-run(1)") + "\n")
 	return m.b.String()
 }
 

@@ -95,12 +95,15 @@ func namesCommand(use, short, long, example string, show func(cmd *cobra.Command
 	return cmd
 }
 
+// anyNumber is a number of arguments that the command checks itself.
+const anyNumber = -1
+
 // change adds a command that changes the configuration file. example is its arguments in an example.
 func change(parent *cobra.Command, use, short, example string, args int, do func(f *config.File, args []string) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Example: strings.TrimRight("  sudo gosmc "+parent.Name()+" "+strings.Fields(use)[0]+" "+example, " "),
 		Args: func(cmd *cobra.Command, got []string) error {
-			if len(got) != args {
+			if len(got) != args && args != anyNumber {
 				return usagef("%s takes %d arguments, but got %d: %s", verbOf(cmd), args, len(got), use)
 			}
 			return nil

@@ -85,6 +85,7 @@ var Variables = map[string]string{
 const (
 	maxFile  = 1 << 20 // bytes
 	maxLines = 4096
+	maxUEIDs = pnet.MaxUEIDs
 
 	maxProgram = 64 // bytes of the name of a program
 	maxLinks   = 40 // to the file, one behind another
@@ -119,8 +120,31 @@ func Path() string {
 // Load reads file and environment. A file that is not there says nothing. The error tells of
 // everything that was not understood; the settings then have the rest.
 func Load() (Settings, error) {
-	f, err := Read(Path())
 	var s Settings
+	values, err := merged()
+	s.UEIDs, s.Peers, s.Devices = values[UEID], values[Peer], values[Device]
+	for _, v := range values[SEID] {
+		on, _ := ParseSwitch(v) // checked
+		s.NoSEID = !on
+	}
+	for _, v := range values[SMCRv1] {
+		s.SMCRv1, _ = ParseSwitch(v)
+	}
+	for _, v := range values[PNET] {
+		id, iface, _ := strings.Cut(v, " ")
+		if s.PNET == nil {
+			s.PNET = make(map[string]string)
+		}
+		s.PNET[iface] = id
+	}
+	s.settlePolicy(values)
+	return s, err
+}
+
+// merged returns the values of all words, of the file and of the environment, and an error for those
+// that are not understood.
+func merged() (map[string][]string, error) {
+	f, err := Read(Path())
 	errs := []error{err}
 	values := make(map[string][]string)
 	for _, l := range f.lines {
@@ -150,23 +174,7 @@ func Load() (Settings, error) {
 		}
 		values[word] = list
 	}
-	s.UEIDs, s.Peers, s.Devices = values[UEID], values[Peer], values[Device]
-	for _, v := range values[SEID] {
-		on, _ := ParseSwitch(v) // checked
-		s.NoSEID = !on
-	}
-	for _, v := range values[SMCRv1] {
-		s.SMCRv1, _ = ParseSwitch(v)
-	}
-	for _, v := range values[PNET] {
-		id, iface, _ := strings.Cut(v, " ")
-		if s.PNET == nil {
-			s.PNET = make(map[string]string)
-		}
-		s.PNET[iface] = id
-	}
-	s.settlePolicy(values)
-	return s, errors.Join(errs...)
+	return values, errors.Join(errs...)
 }
 
 // Check returns an error if the value of a word is invalid.
@@ -179,9 +187,16 @@ func Check(word, value string) error {
 		if _, err := ParseSwitch(value); err != nil { // rule: TestLoadErrors
 			return fmt.Errorf("%s %w", word, err)
 		}
-	case Peer, Device: // the host checks them
+	case Peer, Device:
 		if value == "" || strings.ContainsAny(value, " ,") {
 			return fmt.Errorf("%s %q: want one address or prefix", word, value)
+		}
+		_, err := ParsePeers([]string{value})
+		if word == Device {
+			_, err = ParsePrefixes([]string{value})
+		}
+		if err != nil { // rule: TestProblems
+			return fmt.Errorf("%s %w", word, err)
 		}
 	case Program:
 		if err := CheckProgram(value); err != nil {
@@ -212,6 +227,9 @@ func Check(word, value string) error {
 			return fmt.Errorf("pnet %q: want a PNETID and the name of an interface", value)
 		}
 	default:
+		if near := nearest(word); near != "" { // rule: TestNearest
+			return fmt.Errorf("unknown word %q; did you mean %s?", word, near)
+		}
 		return fmt.Errorf("unknown word %q", word)
 	}
 	return nil
@@ -222,12 +240,20 @@ type File struct {
 	path  string
 	lines []line
 	wrong []string // words of the policy with a value that was not understood
+
+	problems []Problem // lines that were not understood
 }
 
 // A line is one of the file.
 type line struct {
 	text        string // as it is
 	word, value string // of one that says something; blanks in the value are single
+}
+
+// iface is the interface of a line about a PNETID.
+func (l line) iface() string {
+	_, iface, _ := strings.Cut(l.value, " ")
+	return iface
 }
 
 // Read reads a file. One that is not there is empty. The error tells of everything that was not
@@ -254,6 +280,9 @@ func Read(path string) (*File, error) {
 	for text := range strings.Lines(string(text)) {
 		if number++; number > maxLines {
 			errs = append(errs, fmt.Errorf("%s has more than %d lines", path, maxLines))
+			f.problems = append(f.problems, Problem{
+				Line: number, Message: fmt.Sprintf("the file has more than %d lines", maxLines),
+			})
 			break
 		}
 		l := line{text: strings.TrimSuffix(text, "\n")}
@@ -262,6 +291,11 @@ func Read(path string) (*File, error) {
 			word, value := fields[0], strings.Join(fields[1:], " ")
 			if err := Check(word, value); err != nil {
 				errs = append(errs, fmt.Errorf("%s:%d: %w", path, number, err))
+				p := Problem{Line: number, Word: word, Message: err.Error()}
+				if !slices.Contains(Words, word) {
+					p.Near = nearest(word)
+				}
+				f.problems = append(f.problems, p)
 				if slices.Contains(policyWords, word) {
 					f.wrong = append(f.wrong, word)
 				}
@@ -294,6 +328,54 @@ func (f *File) Add(word, value string) (added bool, err error) {
 	}
 	f.lines = append(f.lines, line{text: word + " " + value, word: word, value: value})
 	return true, nil
+}
+
+// Set has a word have these values and no other. The first lines of the word get the values, keep
+// their comments and stay at their places; other lines of the word go. New lines follow the word's
+// last line, or the last comment "#word ...", or are at the end of the file.
+func (f *File) Set(word string, values ...string) error {
+	for _, v := range values {
+		if err := Check(word, v); err != nil {
+			return err
+		}
+	}
+	at, rest := -1, values // new lines come before the line with this index
+	var lines []line
+	for _, l := range f.lines {
+		switch {
+		case l.word == word && len(rest) == 0:
+			continue
+		case l.word == word:
+			_, comment, commented := strings.Cut(l.text, "#")
+			changed := l.value != rest[0]
+			l.value, rest = rest[0], rest[1:]
+			if changed {
+				l.text = word + " " + l.value
+				if commented { // rule: TestSet
+					l.text += " #" + comment
+				}
+			}
+			lines = append(lines, l)
+			at = len(lines)
+			continue
+		}
+		lines = append(lines, l)
+		fields := strings.Fields(strings.TrimPrefix(l.text, "#"))
+		example := strings.HasPrefix(l.text, "#") && len(fields) > 1 && fields[0] == word &&
+			Check(word, strings.Join(fields[1:], " ")) == nil
+		if example && len(rest) == len(values) { // rule: TestSet
+			at = len(lines)
+		}
+	}
+	if at < 0 {
+		at = len(lines)
+	}
+	for _, v := range rest {
+		lines = slices.Insert(lines, at, line{text: word + " " + v, word: word, value: v})
+		at++
+	}
+	f.lines = lines
+	return nil
 }
 
 // Delete removes the lines of a word with a chosen value, and returns how many these were.
@@ -332,6 +414,9 @@ func (f *File) Write() error {
 	}
 	if err == nil {
 		err = temp.Chmod(mode)
+	}
+	if err == nil {
+		err = temp.Sync() // else a crash could leave an empty file under the name
 	}
 	if e := temp.Close(); err == nil {
 		err = e
