@@ -164,7 +164,17 @@ type query struct {
 
 // ask calls found for each socket.
 func (q *query) ask(found func(Socket)) error {
-	request, body := newRequest(q.flags, requestLen)
+	request, _ := q.request()
+	return ask(request, func(msg []byte) {
+		if len(msg) >= messageLen {
+			found(parseTCP(msg))
+		}
+	})
+}
+
+// request returns the request, and the body in it.
+func (q *query) request() (request, body []byte) {
+	request, body = newRequest(q.flags, requestLen)
 	body[0], body[1] = q.family, unix.IPPROTO_TCP
 	binary.NativeEndian.PutUint32(body[4:], q.states)
 	binary.BigEndian.PutUint16(body[8:], q.local.Port())
@@ -172,11 +182,7 @@ func (q *query) ask(found func(Socket)) error {
 	copy(body[12:28], q.local.Addr().AsSlice())
 	copy(body[28:44], q.peer.Addr().AsSlice())
 	binary.NativeEndian.PutUint64(body[48:], ^uint64(0)) // any cookie
-	return ask(request, func(msg []byte) {
-		if len(msg) >= messageLen {
-			found(parseTCP(msg))
-		}
-	})
+	return request, body
 }
 
 // parseTCP reads a message about a TCP socket.
