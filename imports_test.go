@@ -78,17 +78,18 @@ var mayImport = map[string][]string{
 	"internal/traceview":           {"wire/...", "internal/control", "internal/dissect", "internal/dissect/render"},
 	// The work of the verbs, apart from flags and output. Of these only bench knows a fabric, which
 	// it measures, and none the command.
-	"internal/measure":   {}, // durations, processor time, the machine: of no protocol
-	"internal/child":     {}, // this program a second time
-	"internal/netns":     {}, // network namespaces that a veth pair joins
-	"internal/bench":     {".", "preload", "internal/run/inspect", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns", "internal/pod"},
-	"internal/demo":      {".", "internal/control", "internal/measure", "internal/child", "internal/netns", "internal/pod"},
-	"internal/pod":       {"bpf", "internal/agent", "internal/child", "internal/netns", "internal/port"},
-	"internal/survey":    {"internal/config", "internal/control", "internal/host", "internal/pairing", "internal/port", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
-	"internal/doctor":    {"wire/clc", "internal/admission", "internal/config", "internal/inventory", "internal/run/inspect", "internal/survey"},                  // asks, and prints nothing
-	"internal/metrics":   {"wire/clc", "internal/control", "internal/inventory", "internal/run/inspect", "internal/survey"},                                       // snapshots in, text out
-	"internal/inventory": {"wire/clc", "internal/control", "internal/run/inspect", "internal/run/proto", "internal/survey"},                                       // lists and sums; of no protocol
-	"preload":            {},                                                                                                                                      // the C library of gosmc run, as bytes
+	"internal/measure":    {}, // durations, processor time, the machine: of no protocol
+	"internal/child":      {}, // this program a second time
+	"internal/netns":      {}, // network namespaces that a veth pair joins
+	"internal/bench":      {".", "preload", "internal/run/inspect", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns", "internal/pod"},
+	"internal/demo":       {".", "internal/control", "internal/measure", "internal/child", "internal/netns", "internal/pod"},
+	"internal/pod":        {"bpf", "internal/agent", "internal/child", "internal/netns", "internal/port"},
+	"internal/survey":     {"internal/config", "internal/control", "internal/host", "internal/pairing", "internal/port", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
+	"internal/doctor":     {"wire/clc", "internal/admission", "internal/config", "internal/inventory", "internal/run/inspect", "internal/survey"},                  // asks, and prints nothing
+	"internal/applicable": {"internal/config", "internal/netns", "internal/run/inspect", "internal/run/procs", "internal/sockdiag"},                                // looks from outside, and asks no program
+	"internal/metrics":    {"wire/clc", "internal/control", "internal/inventory", "internal/run/inspect", "internal/survey"},                                       // snapshots in, text out
+	"internal/inventory":  {"wire/clc", "internal/control", "internal/run/inspect", "internal/run/proto", "internal/survey"},                                       // lists and sums; of no protocol
+	"preload":             {},                                                                                                                                      // the C library of gosmc run, as bytes
 	// The programs of gosmc run, which do not know us. Not preload: every program of package smc would have it.
 	"internal/run/proto":   {"wire/clc"},                                                                                                                                                      // messages and names, of no program
 	"internal/run/procs":   {"internal/run/proto"},                                                                                                                                            // processes, by /proc
@@ -101,7 +102,7 @@ var mayImport = map[string][]string{
 	"internal/run/launch":     {"internal/admission", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/rundir", "internal/sysinfo"},                                                                 // starts programs
 	"internal/service":        {},                                                                                                                                                                                                                                                   // files of systemd's units, and systemctl; of no protocol
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/pod", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload", "internal/doctor", "internal/inventory", "internal/metrics"},
+	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/pod", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload", "internal/doctor", "internal/inventory", "internal/metrics", "internal/applicable"},
 	"internal/overlay":           {"."},                                                                                                                        // for its source: the input of go build, of no connection
 	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for fields that only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},

@@ -14,7 +14,7 @@ import (
 )
 
 // fileFlags are the flags that take the name of a file, which the shell completes.
-var fileFlags = []string{"cgroup", "html", "pins", "read", "socket", "write"}
+var fileFlags = []string{"cgroup", "html", "pins", "read", "socket", "table", "write"}
 
 // completeFlag completes the value of a flag with one of several.
 func completeFlag(cmd *cobra.Command, flag string, values ...cobra.Completion) {

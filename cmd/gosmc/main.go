@@ -107,7 +107,7 @@ var verbGroups = []struct {
 	verbs []string
 }{
 	{"Use:", []string{"run", "service", "go", "connect", "listen", "demo"}},
-	{"Look:", []string{"doctor", "ss", "top", "stats", "info", "reason", "dump", "linkgroup", "link", "device",
+	{"Look:", []string{"doctor", "applicable", "ss", "top", "stats", "info", "reason", "dump", "linkgroup", "link", "device",
 		"bench"}},
 	{"Set:", []string{"off", "on", "config", "policy", "ueid", "seid", "pnet"}},
 	{"Serve:", []string{"agent", "metrics"}},
@@ -176,7 +176,7 @@ had as JSON, with --json.`,
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
 		newSSCommand(), newInfoCommand(), newStatsCommand(), newReasonCommand(), newDoctorCommand(), newTopCommand(), newMetricsCommand(),
-		newDumpCommand(),
+		newApplicableCommand(), newDumpCommand(),
 		newLinkGroupCommand(), newLinkCommand(), newDeviceCommand(),
 		newConfigCommand(), newPolicyCommand(), newUEIDCommand(), newSEIDCommand(), newPNETCommand(),
 		newRunCommand(), newGoCommand(), newServiceCommand(), newOffCommand(), newOnCommand(),

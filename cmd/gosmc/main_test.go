@@ -236,7 +236,7 @@ func TestVerbs(t *testing.T) {
 		})
 	}
 	slices.Sort(verbs)
-	if want := []string{"agent", "bench", "config", "connect", "demo", "device", "doctor", "dump", "go", "info", "link", "linkgroup", "listen", "metrics", "off", "on", "pnet", "policy", "reason", "run", "seid", "service", "ss", "stats", "top", "ueid", "version"}; !slices.Equal(verbs, want) {
+	if want := []string{"agent", "applicable", "bench", "config", "connect", "demo", "device", "doctor", "dump", "go", "info", "link", "linkgroup", "listen", "metrics", "off", "on", "pnet", "policy", "reason", "run", "seid", "service", "ss", "stats", "top", "ueid", "version"}; !slices.Equal(verbs, want) {
 		t.Errorf("verbs = %v, want %v", verbs, want)
 	}
 }
