@@ -129,7 +129,7 @@ func TestAgentSMCR(t *testing.T) {
 	all()
 	list = append(list, connect(listeners[0]), connect(listeners[1])) // in the same link groups
 	all()
-	a := startAgent(t, flags...)
+	a := startAgent(t, slices.Concat(flags, []string{"--no-introduce"})...) // as above
 	l, err := (&smc.ListenConfig{Host: newHost()}).Listen(ctx, "tcp", servers+":0")
 	if err != nil {
 		t.Fatal(err)
