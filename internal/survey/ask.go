@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,9 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/rendezvous"
 )
+
+// maxDirsAtOnce is how many run directories are looked into at a time.
+const maxDirsAtOnce = 32
 
 // Answers are the statuses that the hosts of the machine give of themselves.
 type Answers struct {
@@ -48,10 +52,10 @@ func Ask(ctx context.Context, dir string) Answers {
 			return a
 		}
 	}
-	for _, dir := range a.Dirs {
-		hosts, errs := control.Gather(ctx, dir)
-		a.Hosts = append(a.Hosts, hosts...)
-		for _, err := range errs {
+	for i, answer := range gather(ctx, a.Dirs) {
+		dir := a.Dirs[i]
+		a.Hosts = append(a.Hosts, answer.hosts...)
+		for _, err := range answer.errs {
 			e, ok := errors.AsType[*control.Error](err)
 			switch {
 			case errors.Is(err, fs.ErrPermission):
@@ -64,6 +68,29 @@ func Ask(ctx context.Context, dir string) Answers {
 		}
 	}
 	return a
+}
+
+// A dirAnswer has the answers from one run directory.
+type dirAnswer struct {
+	hosts []control.Status
+	errs  []error
+}
+
+// gather asks the hosts of several directories at once: a host that is stopped takes the time of one
+// question, and users can have such hosts.
+func gather(ctx context.Context, dirs []string) []dirAnswer {
+	list := make([]dirAnswer, len(dirs))
+	places := make(chan struct{}, maxDirsAtOnce)
+	var wg sync.WaitGroup
+	for i, dir := range dirs {
+		places <- struct{}{} // rule: TestAskAtOnce: places <- struct{}{} -> wg.Wait(); places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			list[i].hosts, list[i].errs = control.Gather(ctx, dir)
+		})
+	}
+	wg.Wait()
+	return list
 }
 
 // Missing returns the fault of the run directory that somebody has named, with dir or in the

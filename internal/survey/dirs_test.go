@@ -17,6 +17,16 @@ func TestDirFinder(t *testing.T) {
 	if err := os.Symlink(filepath.Join(root, "given"), filepath.Join(root, "tmp/gosmc-9")); err != nil {
 		t.Fatal(err)
 	}
+	if os.Geteuid() == 0 { // of users as they make them, and one of many that a user could make
+		for dir, uid := range map[string]int{"tmp/gosmc-7": 7, "tmp/gosmc-x": 7, "tmp/gosmc-8": 7} {
+			if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chown(filepath.Join(root, dir), uid, -1); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	for _, tt := range []struct {
 		name string
 		env  map[string]string
