@@ -41,7 +41,7 @@ func (f dirFinder) find() []string {
 			continue
 		}
 		st := info.Sys().(*syscall.Stat_t)
-		if i > 0 && isShared(f.root, dir) && st.Uid != 0 && dir != sharedDir(f.root, int(st.Uid)) { // rule: TestDirs
+		if i > 0 && isShared(f.root, dir) && st.Uid != 0 && dir != sharedDir(f.root, int(st.Uid)) { // rule: TestDirFinder: st.Uid != 0 -> i < 0
 			continue // gosmc makes none of such a name: a user could have as many there as it likes
 		}
 		if id := [2]uint64{uint64(st.Dev), st.Ino}; !seen[id] {
