@@ -5,9 +5,10 @@ const body = n => Buffer.alloc(n, 'gosmc ');
 
 if (process.argv[2] === 'client') {
   const agent = new http.Agent({keepAlive: true, maxSockets: 20});
-  const post = i => new Promise((resolve, reject) => {
+  const once = new http.Agent({keepAlive: false});
+  const post = (i, by = i % 10 ? agent : undefined) => new Promise((resolve, reject) => {
     const data = body(i * 997);
-    const r = http.request({port, host: '127.0.0.1', method: 'POST', path: '/' + i, agent: i % 10 ? agent : undefined, headers: {'Content-Length': data.length}}, res => {
+    const r = http.request({port, host: '127.0.0.1', method: 'POST', path: '/' + i, agent: by, headers: {'Content-Length': data.length}}, res => {
       const h = crypto.createHash('sha256');
       res.on('data', d => h.update(d));
       res.on('end', () => resolve([i, res.statusCode, h.digest('hex'), res.headers['x-worker']]));
@@ -18,8 +19,10 @@ if (process.argv[2] === 'client') {
   });
   (async () => {
     const results = [], workers = new Set();
+    while (workers.size < 2) // the second one may listen later than the first
+      workers.add((await post(10, once)).pop());
     for (let round = 0; round < 10; round++)
-      for (const r of await Promise.all([...Array(100).keys()].map(post))) {
+      for (const r of await Promise.all([...Array(100).keys()].map(i => post(i)))) {
         workers.add(r.pop());
         results.push(r.join(' '));
       }
