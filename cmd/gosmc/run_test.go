@@ -23,6 +23,7 @@ import (
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/inventory"
+	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -232,6 +233,24 @@ func tcpReasons(t *testing.T, environ []string, port string) (list []string) {
 	return list
 }
 
+// isElsewhere reports whether a process has a supervisor in another run directory: programs of other
+// tests may have the same port a moment later, or earlier.
+func isElsewhere(environ []string, pid int) bool {
+	dir := ""
+	for _, e := range environ { // the last one counts
+		if v, ok := strings.CutPrefix(e, "GOSMC_DIR="); ok {
+			dir = v
+		}
+	}
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	for _, e := range strings.Split(string(text), "\x00") {
+		if socket, ok := strings.CutPrefix(e, proto.EnvSocket+"="); ok {
+			return !strings.HasPrefix(socket, dir)
+		}
+	}
+	return false
+}
+
 func shown(t *testing.T, environ []string, port string) (list []inventory.Conn) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "ss", "--json")
@@ -242,7 +261,7 @@ func shown(t *testing.T, environ []string, port string) (list []inventory.Conn) 
 		t.Fatalf("ss: %v, %s", err, out)
 	}
 	for _, c := range report.Connections {
-		if strings.HasSuffix(c.Local, ":"+port) || strings.HasSuffix(c.Peer, ":"+port) {
+		if (strings.HasSuffix(c.Local, ":"+port) || strings.HasSuffix(c.Peer, ":"+port)) && !isElsewhere(environ, c.PID) {
 			list = append(list, c)
 		}
 	}
