@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,12 +94,4 @@ func repeat(cmd *cobra.Command, seconds int, json bool, show func(watched bool) 
 			fmt.Fprintln(cmd.OutOrStdout())
 		}
 	}
-}
-
-// process names the program behind a host: pid/command.
-func process(pid int, command string) string {
-	if pid <= 0 {
-		return orNA(command)
-	}
-	return strconv.Itoa(pid) + "/" + orNA(command)
 }

@@ -1,20 +1,18 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/text"
 )
 
 // A table is printed with its columns aligned and two spaces between them.
@@ -93,113 +91,19 @@ func (t *table) write(w io.Writer) error {
 	return err
 }
 
-// writeJSON prints v as one JSON object, indented, for a verb that prints one.
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
+// Short names of package text, for its most frequent functions.
+var (
+	printable     = text.Printable
+	orNA          = text.OrNA
+	process       = text.Process
+	formatNumber  = text.Number
+	groupDigits   = text.GroupDigits
+	formatBytes   = text.Bytes
+	writeJSON     = text.JSON
+	writeJSONLine = text.JSONLine
+)
 
-// writeJSONLine prints v as one JSON object on a line, for a verb that prints several.
-func writeJSONLine(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
-}
-
-// printable makes text from elsewhere safe for a terminal: a control character, which could
-// move the cursor or change the title, becomes a question mark.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
-
-// orNA is s made printable, or n/a when there is none.
-func orNA(s string) string {
-	if s == "" {
-		return "n/a"
-	}
-	return printable(s)
-}
-
-// formatNumber prints v with three significant digits, or all digits before the point.
-func formatNumber(v float64) string {
-	switch a := math.Abs(v); {
-	case math.IsNaN(v) || math.IsInf(v, 0):
-		return "n/a"
-	case a >= 100:
-		return groupDigits(strconv.FormatFloat(v, 'f', 0, 64))
-	case a >= 10:
-		return strconv.FormatFloat(v, 'f', 1, 64)
-	case a >= 1 || a == 0:
-		return strconv.FormatFloat(v, 'f', 2, 64)
-	default:
-		// Three significant digits: one more place for each zero after the point.
-		return strconv.FormatFloat(v, 'f', min(2-int(math.Floor(math.Log10(a))), 9), 64)
-	}
-}
-
-// groupDigits puts a space between groups of three digits: 1234567 becomes 1 234 567.
-func groupDigits(s string) string {
-	sign := ""
-	if strings.HasPrefix(s, "-") {
-		sign, s = "-", s[1:]
-	}
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + " " + s[i:]
-	}
-	return sign + s
-}
-
-var binaryUnits = []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
-
-// formatBytes prints a size in binary units: 4 KiB, 1.5 GiB.
-func formatBytes(n int64) string {
-	v, unit := float64(n), 0
-	for math.Abs(v) >= 1024 && unit < len(binaryUnits)-1 {
-		v /= 1024
-		unit++
-	}
-	return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) + " " + binaryUnits[unit]
-}
-
-// A byteSize is a flag that holds a number of bytes: 4096, 64KiB, 1GB.
-type byteSize int64
-
-func (s *byteSize) String() string {
-	if *s == 0 {
-		return "0" // by which pflag knows that there is no default to tell
-	}
-	return strings.ReplaceAll(formatBytes(int64(*s)), " ", "")
-}
-
-func (s *byteSize) Type() string { return "size" }
-
-// Set takes a number and a unit: B, KiB, MiB, GiB, TiB or K, M, G, T for powers of 1024,
-// and KB, MB, GB, TB for powers of 1000.
-func (s *byteSize) Set(text string) error {
-	digits := strings.TrimRight(text, "BKMGTibkmgt ")
-	unit := strings.ToLower(strings.TrimSpace(text[len(digits):]))
-	factor, ok := byteUnits[unit]
-	v, err := strconv.ParseFloat(digits, 64)
-	if !ok || err != nil || math.IsNaN(v) || v < 0 || v*factor >= math.MaxInt64 {
-		return errors.New("want a number and B, KiB, MiB, GiB, KB, MB or GB")
-	}
-	*s = byteSize(v * factor)
-	return nil
-}
-
-var byteUnits = map[string]float64{
-	"": 1, "b": 1,
-	"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
-	"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
-	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
-}
+type byteSize = text.ByteSize
 
 // An output is standard output. It remembers that a write failed, for callers that do not check.
 type output struct {

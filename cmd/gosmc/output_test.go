@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math"
 	"strings"
 	"testing"
 )
@@ -24,65 +23,6 @@ func TestTable(t *testing.T) {
 		"long name     22  y\n"
 	if b.String() != want {
 		t.Errorf("table:\n%s\nwant:\n%s", b.String(), want)
-	}
-}
-
-func TestFormatNumber(t *testing.T) {
-	for _, tt := range []struct {
-		v    float64
-		want string
-	}{
-		{0, "0.00"}, {1, "1.00"}, {1.234, "1.23"}, {-1.5, "-1.50"}, {12.34, "12.3"}, {123.4, "123"},
-		{1234.5, "1 234"}, {-1234567, "-1 234 567"}, {0.5, "0.500"}, {0.01234, "0.0123"}, {0.00099, "0.000990"},
-		{1e-20, "0.000000000"}, {math.Inf(1), "n/a"}, {math.NaN(), "n/a"},
-	} {
-		if got := formatNumber(tt.v); got != tt.want {
-			t.Errorf("formatNumber(%v) = %q, want %q", tt.v, got, tt.want)
-		}
-	}
-}
-
-func TestByteSize(t *testing.T) {
-	for _, tt := range []struct {
-		text string
-		want byteSize
-	}{
-		{"0", 0}, {"1", 1}, {"4096", 4096}, {"64KiB", 64 << 10}, {"1GiB", 1 << 30}, {"1g", 1 << 30}, {"2M", 2 << 20},
-		{"1GB", 1e9}, {"1.5 MiB", 3 << 19}, {"7b", 7}, {"1TiB", 1 << 40},
-	} {
-		var got byteSize
-		if err := got.Set(tt.text); err != nil || got != tt.want {
-			t.Errorf("Set(%q) = %d, %v, want %d", tt.text, got, err, tt.want)
-		}
-	}
-	for _, text := range []string{"", "x", "-1", "1 lightyear", "GiB", "1e30", "NaN", "1iB", "0x10", "1KiBKiB"} {
-		var got byteSize
-		if err := got.Set(text); err == nil {
-			t.Errorf("Set(%q) = %d, want an error", text, got)
-		}
-	}
-	for _, tt := range []struct {
-		n    int64
-		want string
-	}{{0, "0 B"}, {1023, "1023 B"}, {1024, "1 KiB"}, {1536, "1.5 KiB"}, {1 << 30, "1 GiB"}, {1<<62 + 1, "4096 PiB"}, {-2048, "-2 KiB"}} {
-		if got := formatBytes(tt.n); got != tt.want {
-			t.Errorf("formatBytes(%d) = %q, want %q", tt.n, got, tt.want)
-		}
-	}
-	size := byteSize(1 << 30)
-	if got := size.String(); got != "1GiB" {
-		t.Errorf("String() = %q, want 1GiB", got)
-	}
-}
-
-// The name that a process of another user gives itself must not reach the terminal as it is.
-func TestPrintable(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain é 漢": "plain é 漢", "\x1b]0;title\a": "?]0;title?", "a\nb": "a?b", "\xff": "?", "\u202e": "?", "": "",
-	} {
-		if got := printable(in); got != want {
-			t.Errorf("printable(%q) = %q, want %q", in, got, want)
-		}
 	}
 }
 

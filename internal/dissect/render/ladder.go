@@ -6,12 +6,10 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/text"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 	"github.com/gosmc/smc/wire/llc"
@@ -579,12 +577,5 @@ func bytesText(n uint64) string {
 	panic("dissect: impossible unit")
 }
 
-// printableText replaces characters that a terminal could take for commands.
-func printableText(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
+// printableText is [text.Printable], for functions that have texts of their own.
+func printableText(s string) string { return text.Printable(s) }

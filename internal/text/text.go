@@ -1,0 +1,91 @@
+// Package text has the words and numbers that tools print for people: text of other programs made
+// safe for a terminal, sizes, numbers with few digits, and JSON in one form.
+//
+// Functions do not keep what they are given, and goroutines may call them at the same time.
+package text
+
+import (
+	"encoding/json"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// JSON prints v as one JSON object, indented, for a verb that prints one. Errors are those of
+// encoding/json and of w.
+func JSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// JSONLine prints v as one JSON object on a line, for a verb that prints several. Errors are as for
+// [JSON].
+func JSONLine(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// Printable makes text from elsewhere safe for a terminal: a control character, which could
+// move the cursor or change the title, becomes a question mark.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// OrNA returns s made printable, or "n/a" for an empty s.
+func OrNA(s string) string {
+	if s == "" {
+		return "n/a"
+	}
+	return Printable(s)
+}
+
+// Process names a process as gosmc ss does: PID/COMMAND, or the command alone if pid is not
+// positive. The result is printable.
+func Process(pid int, command string) string {
+	if pid <= 0 {
+		return OrNA(command)
+	}
+	return strconv.Itoa(pid) + "/" + OrNA(command)
+}
+
+// Number returns v with three significant digits, or all digits before the point; "n/a" for
+// infinity and NaN.
+func Number(v float64) string {
+	switch a := math.Abs(v); {
+	case math.IsNaN(v) || math.IsInf(v, 0):
+		return "n/a"
+	case a >= 100:
+		return GroupDigits(strconv.FormatFloat(v, 'f', 0, 64))
+	case a >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	case a >= 1 || a == 0:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	default:
+		// Three significant digits: one more place for each zero after the point.
+		return strconv.FormatFloat(v, 'f', min(2-int(math.Floor(math.Log10(a))), 9), 64)
+	}
+}
+
+// GroupDigits puts a space between groups of three digits of a whole number: 1234567 becomes
+// 1 234 567.
+func GroupDigits(s string) string {
+	sign := ""
+	if strings.HasPrefix(s, "-") {
+		sign, s = "-", s[1:]
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + " " + s[i:]
+	}
+	return sign + s
+}
