@@ -74,7 +74,9 @@ var mayImport = map[string][]string{
 	"internal/capture":   {"internal/frame"},             // packets; of protocols only the parts needed to choose them
 	"internal/dissect":   {"wire/...", "internal/frame"}, // not core, not host: it must read any peer's bytes
 	// Not frame outside tests: it shows events, and sees no packets.
-	"internal/dissect/render":      {"wire/...", "internal/dissect", "internal/frame", "internal/text"},
+	"internal/dissect/render": {"wire/...", "internal/dissect", "internal/frame", "internal/text"},
+	// No flags: packets or events in, package render's forms out.
+	"internal/dump":                {"internal/capture", "internal/control", "internal/dissect", "internal/dissect/render", "internal/survey", "internal/text", "internal/traceview"},
 	"internal/dissect/dissecttest": {"wire/...", "internal/frame"},
 	"internal/traceview":           {"wire/...", "internal/control", "internal/dissect", "internal/dissect/render"},
 	// The work of the verbs, apart from flags and output. Of these only bench knows a fabric, which
@@ -103,7 +105,7 @@ var mayImport = map[string][]string{
 	"internal/run/launch":     {"internal/admission", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/rundir", "internal/sysinfo"},                                                                 // starts programs
 	"internal/service":        {},                                                                                                                                                                                                                                                   // files of systemd's units, and systemctl; of no protocol
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/traceview", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/pod", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload", "internal/doctor", "internal/inventory", "internal/metrics", "internal/applicable", "internal/text"},
+	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/pod", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload", "internal/doctor", "internal/inventory", "internal/metrics", "internal/applicable", "internal/text", "internal/dump"},
 	"internal/overlay":           {"."},                                                                                                                        // for its source: the input of go build, of no connection
 	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for fields that only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},
@@ -125,6 +127,7 @@ var mayImport = map[string][]string{
 // mayImportInTests has the packages that tests may import besides.
 var mayImportInTests = map[string][]string{
 	"internal/run/library":    {"preload"},
+	"internal/dump":           {"wire/cdc", "wire/clc"},
 	"internal/run/supervisor": {"preload", "internal/run/client", "internal/sockdiag"},
 	"cmd/gosmc":               {"internal/run/client"},
 	"internal/handshake":      {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/capture"
 	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/internal/dissect/render"
+	"github.com/gosmc/smc/internal/dump"
 )
 
 // dumpFlags are the flags of dump as they were given.
@@ -93,15 +95,7 @@ read, and the exit status is 1 at the end.`,
 			if f.devices {
 				return listInterfaces(cmd.OutOrStdout())
 			}
-			args = append(slices.Clone(f.read), args...)
-			if f.hosts.used() {
-				return runHosts(cmd, &f)
-			}
-			d, err := newDumper(cmd, &f, args)
-			if err != nil {
-				return err
-			}
-			return d.run()
+			return f.run(cmd, append(slices.Clone(f.read), args...))
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return []string{"pcap", "pcapng", "pcap.gz", "pcapng.gz", "cap"}, cobra.ShellCompDirectiveFilterFileExt
@@ -271,18 +265,65 @@ func (f *dumpFlags) makeFilter() error {
 	return nil
 }
 
-// lines reports whether messages are printed one after the other: as lines, or as JSON.
-func (f *dumpFlags) lines() bool {
-	if f.verbose || f.hex || f.json && !f.stats {
-		return true
+// options are the options of a dump of any kind.
+func (f *dumpFlags) options(cmd *cobra.Command) dump.Options {
+	return dump.Options{
+		Filter: f.filter, Time: f.timeFormat, Verbose: f.verbose, Hex: f.hex, JSON: f.json, Count: f.count,
+		Stdout: cmd.OutOrStdout(),
+		Note:   func(text string) { cmd.PrintErrln("gosmc:", printable(text)) },
 	}
-	return !f.flow && !f.list && !f.stats && f.html == "" && f.write == ""
 }
 
-// errProblems asks for the exit code that says that --problems has found some.
-func errProblems(n uint64) error {
-	if n == 1 {
-		return &exitError{exitProblems, errors.New("1 message has problems")}
+// run carries out the dump, and gives errors their exit codes.
+func (f *dumpFlags) run(cmd *cobra.Command, files []string) error {
+	var err error
+	if f.hosts.used() {
+		err = dump.Hosts(cmd.Context(), f.hosts.options(f.options(cmd)))
+	} else {
+		err = dump.Packets(cmd.Context(), f.packets(cmd, files))
 	}
-	return &exitError{exitProblems, fmt.Errorf("%d messages have problems", n)}
+	if _, ok := errors.AsType[*dump.ProblemsError](err); ok {
+		return &exitError{exitProblems, err}
+	}
+	if _, ok := errors.AsType[*dump.OutputError](err); ok {
+		return &exitError{exitUsage, err}
+	}
+	return err
+}
+
+// packets are the options of a dump of files or of an interface. Progress is shown on a terminal,
+// unless messages go there as well.
+func (f *dumpFlags) packets(cmd *cobra.Command, files []string) *dump.PacketOptions {
+	o := &dump.PacketOptions{
+		Options: f.options(cmd), Files: files, Interface: f.iface, Promiscuous: f.promiscuous,
+		Flow: f.flow, ASCII: f.ascii, Stats: f.stats, HTML: f.html, Write: f.write,
+		Terminal: isTerminal(cmd.OutOrStdout()),
+	}
+	if f.list {
+		o.List = writeConnList
+	}
+	if f.iface == "" && isTerminal(cmd.ErrOrStderr()) && !(o.Lines() && o.Terminal) {
+		p := newProgress(cmd.ErrOrStderr(), false)
+		o.Progress = func(line string) {
+			if line == "" {
+				p.done()
+			} else {
+				p.show("%s", line)
+			}
+		}
+	}
+	return o
+}
+
+// interfaceNames returns the names of the interfaces of this machine.
+func interfaceNames() []string {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	names := make([]string, len(all))
+	for i, ifi := range all {
+		names[i] = ifi.Name
+	}
+	return names
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,11 +16,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/gosmc/smc/internal/control"
-	"github.com/gosmc/smc/internal/survey"
-	"github.com/gosmc/smc/wire/cdc"
-	"github.com/gosmc/smc/wire/clc"
 )
 
 // hostLine has the fields of dump --pid --json that tests look at.
@@ -277,99 +271,5 @@ func TestDumpHostsErrors(t *testing.T) {
 		if got.code != tt.code || !strings.Contains(got.stderr, tt.want) || got.stdout != "" {
 			t.Errorf("gosmc dump %s = %d, %q, want %d, %q", tt.args, got.code, got.stderr, tt.code, tt.want)
 		}
-	}
-}
-
-// newTestDump returns a dump that is given its events by hand.
-func newTestDump(t *testing.T, flags *dumpFlags) (*hostsDump, *bytes.Buffer, *bytes.Buffer) {
-	t.Helper()
-	if err := flags.makeFilter(); err != nil {
-		t.Fatal(err)
-	}
-	cmd := newDumpCommand()
-	var stdout, stderr bytes.Buffer
-	cmd.SetOut(&stdout)
-	cmd.SetErr(&stderr)
-	return newHostsDump(cmd, flags), &stdout, &stderr
-}
-
-// exampleEvents are the events of a connection that is declined, as two hosts may report them.
-func exampleEvents() []survey.Event {
-	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	client, server := netip.MustParseAddrPort("127.0.0.1:50000"), netip.MustParseAddrPort("127.0.0.1:80")
-	a := &survey.Host{Label: "100.1", Status: control.Status{PID: 100, Command: "client"}}
-	b := &survey.Host{Label: "20000.1", Status: control.Status{PID: 20000, Command: "ser\x1bver"}}
-	decline := clc.Decline{Version: clc.V2, Diagnosis: clc.DiagConfig, OS: clc.OSLinux}.Append(nil)
-	header := cdc.Header{Producer: cdc.Cursor{Count: 100}, ConnFlags: cdc.Closed}.Append(nil)
-	list := []survey.Event{
-		{Host: b, TraceEvent: control.TraceEvent{Time: at.Add(2), Kind: control.TraceCLC, Conn: 1, Sent: true, Local: server, Peer: client, Bytes: decline}},
-		{Host: b, TraceEvent: control.TraceEvent{Time: at.Add(4000), Kind: control.TraceFallback, Conn: 1, Local: server, Peer: client, Mode: "TCP", Text: "why"}},
-		{Host: a, TraceEvent: control.TraceEvent{Time: at, Kind: control.TraceRendezvous, Client: true, Sent: true, Peer: server, Name: "Expect", Text: "attempt=1"}},
-		{Host: a, TraceEvent: control.TraceEvent{Time: at.Add(3000), Kind: control.TraceCLC, Conn: 9, Client: true, Local: client, Peer: server, Bytes: decline}},
-		{Host: a, TraceEvent: control.TraceEvent{Time: at.Add(5000), Kind: control.TraceLost, Count: 12}},
-		{Host: a, TraceEvent: control.TraceEvent{Time: at.Add(6000), Kind: control.TraceCDC, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Bytes: header}},
-		{Host: a, TraceEvent: control.TraceEvent{Time: at.Add(7000), Kind: control.TraceCursors, Conn: 10, Client: true, Sent: true, Local: client, Peer: server, Mode: "SMC-Dv2.1", Bytes: header, Moved: 100, Window: 50}},
-		{Host: a, TraceEvent: control.TraceEvent{Time: at.Add(8000)}, End: control.ErrHostClosed},
-	}
-	return list
-}
-
-// The words of all outputs.
-func TestDumpHostsOutput(t *testing.T) {
-	var all strings.Builder
-	for _, flags := range []*dumpFlags{
-		{time: "relative"}, {time: "none", verbose: true, hex: true, types: []string{"decline", "note"}}, {time: "none", json: true},
-		{time: "none", problems: true}, {time: "none", types: []string{"cdc"}}, {time: "none", count: 2},
-	} {
-		d, stdout, stderr := newTestDump(t, flags)
-		d.width = len("20000.1")
-		events := exampleEvents()
-		slices.SortStableFunc(events, func(a, b survey.Event) int { return a.Time.Compare(b.Time) })
-		for i := range events {
-			more, err := d.Event(&events[i])
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !more {
-				break
-			}
-		}
-		if err := d.Settled(); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&all, "-v %t -x %t --json %t --problems %t --type %q -c %d\n%s%s%d shown, %d with problems, %d lost\n\n",
-			flags.verbose, flags.hex, flags.json, flags.problems, flags.types, flags.count, stdout, stderr, d.shown, d.wrong, d.lost)
-		if flags.json {
-			for line := range strings.Lines(stdout.String()) {
-				if !json.Valid([]byte(line)) {
-					t.Errorf("%s is not JSON", line)
-				}
-			}
-		}
-	}
-	golden(t, "dump_hosts.txt", all.String())
-}
-
-// A user that may not see a host is told how to get access.
-func TestDumpHostsDenied(t *testing.T) {
-	pid := os.Getpid()
-	stranger := os.Geteuid() + 1
-	for _, tt := range []struct {
-		flags hostFlags
-		want  string
-	}{
-		{hostFlags{pid: pid}, fmt.Sprintf("process %d belongs to user %d: run as that user or as root", pid, os.Geteuid())},
-		{hostFlags{name: "x"}, `no host in the run directories is called "x", but 3 of other users are there: run as root to see them`},
-	} {
-		d, _, _ := newTestDump(t, &dumpFlags{time: "none", hosts: tt.flags})
-		d.denied, d.euid = 3, stranger
-		if err := d.Nobody(); err == nil || err.Error() != tt.want {
-			t.Errorf("nobody() with %+v = %v, want %s", tt.flags, err, tt.want)
-		}
-	}
-	d, _, stderr := newTestDump(t, &dumpFlags{time: "none", hosts: hostFlags{all: true}})
-	d.denied = 3
-	if err := d.Nobody(); err != nil || !strings.Contains(stderr.String(), "what belongs to other users (3 found); run as root to see it") {
-		t.Errorf("nobody() with --all = %v, %q", err, stderr)
 	}
 }

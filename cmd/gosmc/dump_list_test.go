@@ -1,11 +1,11 @@
 package main
 
 import (
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dump"
 )
 
 // --list has a line for each connection, and the filters choose among them.
@@ -23,22 +23,11 @@ func TestDumpList(t *testing.T) {
 	}
 }
 
-// A capture with too many connections fills no memory: those beyond the bound are counted.
-func TestDumpListBound(t *testing.T) {
-	l := newConnList(nil, nil)
-	const more = 10
-	for i := range maxListed + more {
-		c := &dissect.Conn{ID: i + 1}
-		for range 2 {
-			l.add(&dissect.Event{Conn: c, Problems: make([]dissect.Problem, 1)})
-		}
-	}
-	if len(l.list) != maxListed || l.omitted != more || l.problems[l.list[7]] != 2 {
-		t.Errorf("%d connections are kept, %d left out, with %d problems; want %d, %d and 2", len(l.list), l.omitted, l.problems[l.list[7]], maxListed, more)
-	}
-	l.conns = []int{maxListed}
+// Connections that a list leaves out are counted below it.
+func TestDumpListOmitted(t *testing.T) {
+	l := &dump.ConnList{Conns: []dump.ListedConn{{Conn: &dissect.Conn{ID: 65536}, Problems: 2}}, Omitted: 10}
 	var b strings.Builder
-	if err := l.write(&b); err != nil || !strings.Contains(b.String(), "c"+strconv.Itoa(maxListed)+" ") || !strings.Contains(b.String(), "10 more connections at least") {
+	if err := writeConnList(&b, l); err != nil || !strings.Contains(b.String(), "c65536 ") || !strings.Contains(b.String(), "10 more connections at least") {
 		t.Errorf("the list is %v\n%s", err, b.String())
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/capture"
+	"github.com/gosmc/smc/internal/dump"
 	"github.com/gosmc/smc/internal/frame"
 )
 
@@ -76,7 +77,7 @@ func checkOutput(args string, got outcome) error {
 		return fmt.Errorf("unexpected exit code, %s", got.stderr)
 	case got.code == exitFailure && !strings.Contains(got.stderr, "offset"):
 		return fmt.Errorf("the error does not say where: %s", got.stderr)
-	case strings.Count(got.stderr, "\n") > maxShownFaults+2:
+	case strings.Count(got.stderr, "\n") > dump.MaxShownFaults+2:
 		return fmt.Errorf("too many complaints: %s", got.stderr)
 	case got.stdout == "":
 		return nil

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/capture"
+	"github.com/gosmc/smc/internal/dump"
 )
 
 // The capture of two links is in two files, which dump merges: its RoCEv2 packets, and its TCP segments.
@@ -448,7 +447,7 @@ func TestDumpBadFiles(t *testing.T) {
 		noise[i] ^= 0xff
 	}
 	got = gosmc(t, "", "dump", "--stats", write("noise.pcap", noise))
-	if got.code != exitFailure || strings.Count(got.stderr, "\n") > maxShownFaults+2 {
+	if got.code != exitFailure || strings.Count(got.stderr, "\n") > dump.MaxShownFaults+2 {
 		t.Errorf("dump of noise = %d, %q", got.code, got.stderr)
 	}
 
@@ -522,27 +521,5 @@ func TestDumpFullDisk(t *testing.T) {
 	code := run(t.Context(), append([]string{"dump"}, twoLinks...), strings.NewReader(""), fullWriter{}, &stderr)
 	if code != exitFailure || !strings.Contains(stderr.String(), syscall.ENOSPC.Error()) {
 		t.Errorf("gosmc dump to a full disk = %d, %q, want 1", code, stderr.String())
-	}
-}
-
-// A live flusher hands on its bytes though nothing more comes.
-func TestDumpFlusher(t *testing.T) {
-	r, w := io.Pipe()
-	f := newFlusher(w, true)
-	if _, err := f.Write([]byte("one\n")); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(r).ReadString('\n')
-	if err != nil || line != "one\n" {
-		t.Errorf("read %q, %v, want the line", line, err)
-	}
-	r.CloseWithError(syscall.EPIPE)
-	for err = nil; err == nil; { // the timer meets the error, or the close does
-		if _, err = f.Write([]byte("two\n")); err == nil {
-			err = f.close()
-		}
-	}
-	if !errors.Is(err, syscall.EPIPE) {
-		t.Errorf("writing when nobody reads = %v, want EPIPE", err)
 	}
 }

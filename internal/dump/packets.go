@@ -1,11 +1,10 @@
-package main
+package dump
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,32 +12,67 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/capture"
 	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/internal/dissect/render"
 )
 
-// Limits of the reports about faulty input.
-const (
-	maxShownFaults = 10   // of all inputs; the others are counted
-	maxFaultsInRow = 1000 // without a packet between them, before an input is given up
-)
+// PacketOptions are the options of [Packets]. If none of Flow, List, Stats, HTML and Write is set,
+// messages are written one after the other. Of these, and of Verbose, Hex and JSON, the caller lets
+// no more than one go to standard output.
+type PacketOptions struct {
+	Options
+	Files       []string // captures; "-" is standard input, at most once
+	Interface   string   // is captured on until ctx ends, in place of Files
+	Promiscuous bool     // with Interface: also frames for other hosts
 
-// progressInterval is how often the progress on a terminal changes.
-const progressInterval = 200 * time.Millisecond
+	Flow  bool                             // ladder diagrams at the end
+	ASCII bool                             // with Flow: with ASCII characters
+	List  func(io.Writer, *ConnList) error // writes the list of connections at the end; nil: there is none
+	Stats bool                             // counts at the end; with JSON as one object
+	HTML  string                           // the file for a page, or "-"; empty: none
+	Write string                           // the file for the selected packets as pcapng, or "-"; empty: none
+
+	Terminal bool // Stdout is a terminal, to which packets are not written
+	// Progress shows a line about how far the files are read, and clears it for the empty string. It
+	// is called by the goroutine that reads. nil shows none.
+	Progress func(line string)
+}
+
+// Lines reports whether messages are written one after the other: as lines, or as JSON.
+func (o *PacketOptions) Lines() bool {
+	if o.Verbose || o.Hex || o.JSON && !o.Stats {
+		return true
+	}
+	return !o.Flow && o.List == nil && !o.Stats && o.HTML == "" && o.Write == ""
+}
+
+// Packets carries out a dump of files or of an interface. It returns at the end of the input, after
+// Count messages, or when ctx ends, which for files is ctx's error. It fills in Filter.ConnGroups; o
+// must not be used before Packets returns.
+//
+// Faults of files are read over and noted. They make an error at the end, as do numbers of
+// connections and link groups that are not there. Other errors are [*OutputError],
+// [*ProblemsError], and those of files and sockets. A reader of Stdout that has seen enough is none.
+//
+// If ctx ends while standard input has nothing, one goroutine goes on waiting for it, without
+// touching o.
+func Packets(ctx context.Context, o *PacketOptions) error {
+	d, err := newDumper(ctx, o)
+	if err != nil {
+		return err
+	}
+	return d.run(ctx)
+}
 
 // A dumper carries out one dump.
 type dumper struct {
-	cmd   *cobra.Command
-	flags *dumpFlags
+	*PacketOptions
 	names []string // of the inputs
 	in    capture.Source
 	live  capture.LiveSource // nil for files
-	out   *dumpOutput
+	out   *output
 
 	// Nothing wakes a reader that waits for standard input. When the command is interrupted, the
 	// reader is left waiting, and must not touch anything if it wakes up.
@@ -52,35 +86,36 @@ type dumper struct {
 	inRow   int           // faults since the last packet
 	shown   uint64        // messages that the filter chose
 	wrong   uint64        // of those, with problems
-	packets *packetChoice // of --write
+	packets *packetChoice // of Write
 	summary *dissect.Summary
 }
 
 // newDumper opens the inputs and the outputs.
-func newDumper(cmd *cobra.Command, flags *dumpFlags, args []string) (*dumper, error) {
+func newDumper(ctx context.Context, o *PacketOptions) (*dumper, error) {
 	d := &dumper{
-		cmd: cmd, flags: flags, names: args, stdin: slices.Contains(args, "-"), packets: newPacketChoice(&flags.filter),
+		PacketOptions: o, names: o.Files, stdin: slices.Contains(o.Files, "-"),
+		packets: newPacketChoice(&o.Filter),
 	}
-	if flags.iface != "" {
-		live, err := capture.Live(flags.iface, capture.LiveOptions{Promiscuous: flags.promiscuous})
+	if o.Interface != "" {
+		live, err := capture.Live(o.Interface, capture.LiveOptions{Promiscuous: o.Promiscuous})
 		if err != nil {
 			return nil, err
 		}
-		d.live, d.in, d.names = live, live, []string{flags.iface}
+		d.live, d.in, d.names = live, live, []string{o.Interface}
 	} else {
-		in, err := d.open(args)
+		in, err := d.open(ctx)
 		if err != nil {
 			return nil, err
 		}
 		d.in = in
-		if len(flags.linkGroups) > 0 || len(flags.conns) > 0 {
-			if err := d.findGroups(args); err != nil {
+		if len(o.Filter.LinkGroups) > 0 || len(o.Filter.Conns) > 0 {
+			if err := d.findGroups(ctx); err != nil {
 				in.Close()
 				return nil, err
 			}
 		}
 	}
-	out, err := newDumpOutput(d, args)
+	out, err := newOutput(d)
 	if err != nil {
 		d.in.Close()
 		return nil, err
@@ -90,20 +125,20 @@ func newDumper(cmd *cobra.Command, flags *dumpFlags, args []string) (*dumper, er
 }
 
 // open opens files, and waits for the beginning of standard input only until it is interrupted.
-func (d *dumper) open(names []string) (in capture.Source, err error) {
+func (d *dumper) open(ctx context.Context) (in capture.Source, err error) {
 	if !d.stdin {
-		return openCaptures(names)
+		return openCaptures(d.Files)
 	}
 	done := make(chan bool)
 	go func() {
-		in, err = openCaptures(names)
+		in, err = openCaptures(d.Files)
 		close(done)
 	}()
 	select {
 	case <-done:
 		return in, err
-	case <-d.cmd.Context().Done():
-		return nil, d.cmd.Context().Err()
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
@@ -129,18 +164,18 @@ func openCaptures(names []string) (capture.Source, error) {
 // findGroups reads the files once to find out which connections belong to which link groups, so
 // that their handshakes can be chosen, and the first contacts of chosen connections. Inputs that
 // cannot be read twice are not.
-func (d *dumper) findGroups(names []string) error {
-	for _, name := range names {
+func (d *dumper) findGroups(ctx context.Context) error {
+	for _, name := range d.Files {
 		if info, err := os.Stat(name); name == "-" || err != nil || !info.Mode().IsRegular() {
 			return nil
 		}
 	}
-	in, err := openCaptures(names)
+	in, err := openCaptures(d.Files)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	stop := context.AfterFunc(d.cmd.Context(), func() { in.Close() })
+	stop := context.AfterFunc(ctx, func() { in.Close() })
 	defer stop()
 	groups := make(map[int]int)
 	t := dissect.New(dissect.Options{NoICRC: true})
@@ -162,18 +197,17 @@ func (d *dumper) findGroups(names []string) error {
 		faults = 0
 		t.Packet(*p, note)
 	}
-	d.flags.filter.ConnGroups = groups
+	d.Filter.ConnGroups = groups
 	return nil
 }
 
 // run reads to the end of the input, or until it is interrupted, and closes everything.
-func (d *dumper) run() error {
-	ctx := d.cmd.Context()
+func (d *dumper) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { d.in.Close() }) // which ends a Next that waits
 	defer stop()
 	defer d.in.Close()
 	d.tracker = dissect.New(dissect.Options{})
-	err := d.readUntilInterrupted()
+	err := d.readUntilInterrupted(ctx)
 	if errClose := d.finish(); err == nil {
 		err = errClose
 	}
@@ -194,14 +228,14 @@ func (d *dumper) run() error {
 		return errors.New("the input has 1 fault, which was read over")
 	case d.faults > 0:
 		return fmt.Errorf("the input has %d faults, which were read over", d.faults)
-	case d.flags.problems && d.wrong > 0:
-		return errProblems(d.wrong)
+	case d.Filter.Problems && d.wrong > 0:
+		return &ProblemsError{d.wrong}
 	}
 	return nil
 }
 
 // readUntilInterrupted is read, which of standard input does not always end.
-func (d *dumper) readUntilInterrupted() error {
+func (d *dumper) readUntilInterrupted(ctx context.Context) error {
 	if !d.stdin {
 		return d.read()
 	}
@@ -210,11 +244,11 @@ func (d *dumper) readUntilInterrupted() error {
 	select {
 	case err := <-done:
 		return err
-	case <-d.cmd.Context().Done():
+	case <-ctx.Done():
 		d.gate.Lock()
 		d.left = true
 		d.gate.Unlock()
-		return d.cmd.Context().Err()
+		return ctx.Err()
 	}
 }
 
@@ -249,7 +283,7 @@ func (d *dumper) take(p *capture.Packet, err error, emit func(*dissect.Event)) (
 		d.tracker.Close(emit)
 		return false, d.out.err
 	case errors.Is(err, capture.ErrDown): // which is no fault: packets come again
-		d.cmd.PrintErrln("gosmc:", printable(err.Error()))
+		d.Note(err.Error())
 		return true, nil
 	case errors.Is(err, capture.ErrGone):
 		d.gone = err
@@ -278,7 +312,7 @@ func (d *dumper) event(e *dissect.Event) {
 		return
 	}
 	d.out.gather(e)
-	chosen := d.flags.filter.Match(e)
+	chosen := d.Filter.Match(e)
 	d.packets.event(e, chosen)
 	if !chosen {
 		return
@@ -290,17 +324,17 @@ func (d *dumper) event(e *dissect.Event) {
 	d.out.event(e)
 }
 
-// enough reports whether --count is reached.
-func (d *dumper) enough() bool { return d.flags.count > 0 && d.shown >= d.flags.count }
+// enough reports whether Count is reached.
+func (d *dumper) enough() bool { return d.Options.enough(d.shown) }
 
 // fault tells of a fault of an input.
 func (d *dumper) fault(err error) {
 	d.faults++
 	switch {
-	case d.faults <= maxShownFaults:
-		d.cmd.PrintErrln("gosmc:", printable(err.Error()))
-	case d.faults == maxShownFaults+1:
-		d.cmd.PrintErrln("gosmc: more faults are counted and not shown")
+	case d.faults <= MaxShownFaults:
+		d.Note(err.Error())
+	case d.faults == MaxShownFaults+1:
+		d.Note("more faults are counted and not shown")
 	}
 }
 
@@ -320,7 +354,7 @@ func (d *dumper) finish() error {
 	d.summary = d.tracker.Summary()
 	err := d.out.close(d.summary, &stats)
 	if d.live != nil {
-		d.cmd.PrintErrf("gosmc: %d packets of SMC, %d messages shown, %d packets dropped by the kernel\n",
+		d.notef("%d packets of SMC, %d messages shown, %d packets dropped by the kernel",
 			d.summary.Packets, d.shown, stats.Dropped)
 	}
 	return err
@@ -333,7 +367,10 @@ func (d *dumper) missing() error {
 		what    string
 		numbers []int
 		there   uint64
-	}{{"connection", d.flags.conns, d.summary.Conns}, {"link group", d.flags.linkGroups, d.summary.LinkGroups}} {
+	}{
+		{"connection", d.Filter.Conns, d.summary.Conns},
+		{"link group", d.Filter.LinkGroups, d.summary.LinkGroups},
+	} {
 		var none []string
 		for _, n := range choice.numbers {
 			if uint64(n) > choice.there {
@@ -341,7 +378,8 @@ func (d *dumper) missing() error {
 			}
 		}
 		if len(none) > 0 {
-			errs = append(errs, fmt.Errorf("there is no %s %s: the capture has %d", choice.what, strings.Join(none, ", "), choice.there))
+			errs = append(errs, fmt.Errorf("there is no %s %s: the capture has %d",
+				choice.what, strings.Join(none, ", "), choice.there))
 		}
 	}
 	return errors.Join(errs...)
@@ -354,57 +392,8 @@ func errOtherLinks(s *dissect.Summary) error {
 		names[i] = l.String()
 	}
 	return fmt.Errorf("%d of %d packets were passed over, for they begin with what is not known here: %s; "+
-		"capture on an interface with Ethernet or IP, or on \"any\"", s.OtherLinkTypes, s.Packets, strings.Join(names, ", "))
-}
-
-// A readProgress shows how far files are read.
-type readProgress struct {
-	*progress
-	in    capture.Progresser // nil if nothing is shown
-	start time.Time
-	last  time.Time
-}
-
-// startProgress shows progress on a terminal, unless messages go there as well.
-func (d *dumper) startProgress() *readProgress {
-	quiet := d.live != nil || d.flags.lines() && isTerminal(d.cmd.OutOrStdout())
-	p := &readProgress{progress: newProgress(d.cmd.ErrOrStderr(), quiet), start: time.Now()}
-	if in, ok := d.in.(capture.Progresser); ok && p.w != io.Discard {
-		p.in = in
-	}
-	return p
-}
-
-func (p *readProgress) update() {
-	if p.in == nil {
-		return
-	}
-	now := time.Now()
-	if now.Sub(p.last) < progressInterval {
-		return
-	}
-	p.last = now
-	read, size, ok := p.in.Progress()
-	rate := float64(read) / max(now.Sub(p.start).Seconds(), 1e-3)
-	if !ok {
-		p.show("%s read, %s/s", formatBytes(read), formatBytes(int64(rate)))
-		return
-	}
-	left := time.Duration(float64(size-read) / max(rate, 1) * float64(time.Second)).Round(time.Second)
-	p.show("%d%% of %s, %s/s, %v left", read*100/max(size, 1), formatBytes(size), formatBytes(int64(rate)), left)
-}
-
-// interfaceNames returns the names of the interfaces of this machine.
-func interfaceNames() []string {
-	all, err := net.Interfaces()
-	if err != nil {
-		return nil
-	}
-	names := make([]string, len(all))
-	for i, ifi := range all {
-		names[i] = ifi.Name
-	}
-	return names
+		"capture on an interface with Ethernet or IP, or on \"any\"",
+		s.OtherLinkTypes, s.Packets, strings.Join(names, ", "))
 }
 
 // title names the inputs on a page.

@@ -1,4 +1,4 @@
-package main
+package dump
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 	"github.com/gosmc/smc/internal/dissect"
 )
 
-// A packetChoice chooses the packets that --write writes: the packets of the chosen messages, all
+// A packetChoice chooses the packets that go to PacketOptions.Write: the packets of the chosen messages, all
 // TCP segments of the chosen connections, and the packets without which such a connection cannot be
 // understood.
 type packetChoice struct {
@@ -37,7 +37,10 @@ func (c *packetChoice) needsGroup() bool {
 
 // learn takes from a message which link group a chosen connection belongs to.
 func (c *packetChoice) learn(e *dissect.Event) {
-	if !c.needsGroup() || e.Conn == nil || e.Conn.Group == nil || !slices.Contains(c.filter.Conns, e.Conn.ID) {
+	if !c.needsGroup() || e.Conn == nil || e.Conn.Group == nil {
+		return
+	}
+	if !slices.Contains(c.filter.Conns, e.Conn.ID) {
 		return
 	}
 	g := e.Conn.Group
@@ -59,7 +62,8 @@ func (c *packetChoice) event(e *dissect.Event, chosen bool) {
 // accompanies reports whether a message is of a chosen connection's link group, and of no connection: LLC
 // messages, acknowledgements and refusals.
 func (c *packetChoice) accompanies(e *dissect.Event) bool {
-	return c.needsGroup() && e.Conn == nil && e.Link != nil && e.Link.Group != nil && c.groups[e.Link.Group.ID]
+	return c.needsGroup() && e.Conn == nil &&
+		e.Link != nil && e.Link.Group != nil && c.groups[e.Link.Group.ID]
 }
 
 // packet reports whether to write the packet that the tracker took last.
