@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -18,18 +17,9 @@ import (
 
 // A serviceReport is the output of service list --json.
 type serviceReport struct {
-	Schema   int           `json:"schema"`
-	Time     time.Time     `json:"time"`
-	Services []serviceLine `json:"services"`
-}
-
-type serviceLine struct {
-	Unit    string `json:"unit"`
-	File    string `json:"file"`              // with 'gosmc run' in it
-	State   string `json:"state"`             // ok, outdated, changed, overruled, no unit, by hand
-	Why     string `json:"why,omitempty"`     // of a state other than ok
-	Dir     string `json:"dir,omitempty"`     // run directory, which clients need
-	Running string `json:"running,omitempty"` // stopped; yes: with the library; restart: without, until it is started again; empty: that cannot be found out
+	Schema   int              `json:"schema"`
+	Time     time.Time        `json:"time"`
+	Services []service.Status `json:"services"`
 }
 
 // serviceFlags are the flags of the commands of the verb service.
@@ -147,42 +137,23 @@ func oneService(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// open opens the tree, and the manager of this machine if the tree is the machine's.
-func (f *serviceFlags) open() (*service.Tree, *service.Manager, error) {
-	t, err := service.OpenTree(f.root)
+// open opens the system.
+func (f *serviceFlags) open() (*service.System, error) {
+	s, err := service.OpenSystem(f.root)
 	if err != nil {
-		return nil, nil, fmt.Errorf("--root: %w", err)
+		return nil, fmt.Errorf("--root: %w", err)
 	}
-	if !f.isMachine() {
-		return t, nil, nil
-	}
-	return t, service.NewManager(), nil
+	return s, nil
 }
 
-func (f *serviceFlags) isMachine() bool {
-	dir, err := filepath.Abs(f.root)
-	return err == nil && dir == "/"
-}
-
-// options finds the gosmc that services of the tree can execute.
-func (f *serviceFlags) options() (service.Options, error) {
-	o := service.Options{Dir: f.dir, Obstacle: inspect.Obstacle}
+// options are those of drop-ins of a system. They are incomplete with an error.
+func (f *serviceFlags) options(s *service.System) (o service.Options, err error) {
+	o = service.Options{Dir: f.dir, Obstacle: inspect.Obstacle}
 	if f.dir != "" && (!filepath.IsAbs(f.dir) || strings.ContainsAny(f.dir, " %$\"'\\\t\n")) {
 		return o, usagef("--dir %q: want an absolute path without blanks, quotes, %% and $", f.dir)
 	}
-	candidates := []string{"/usr/bin/gosmc", "/usr/local/bin/gosmc"}
-	if self, err := os.Executable(); err == nil && f.isMachine() && !strings.ContainsAny(self, " %$\"'\\;") {
-		candidates = append([]string{self}, candidates...)
-	}
-	for _, path := range candidates {
-		if info, err := os.Stat(filepath.Join(f.root, filepath.Dir(path), "../lib/gosmc")); err == nil && info.IsDir() {
-			if info, err := os.Stat(filepath.Join(f.root, path)); err == nil && info.Mode().IsRegular() {
-				o.Command = path
-				return o, nil
-			}
-		}
-	}
-	return o, fmt.Errorf("gosmc is not installed in %s, where services find it: install the package, or use 'make install'", f.root)
+	o.Command, err = s.Command()
+	return o, err
 }
 
 func (f *serviceFlags) enable(cmd *cobra.Command, text string) error {
@@ -190,26 +161,22 @@ func (f *serviceFlags) enable(cmd *cobra.Command, text string) error {
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
-	t, m, err := f.open()
+	s, err := f.open()
 	if err != nil {
 		return err
 	}
-	defer t.Close()
-	o, err := f.options()
+	defer s.Close()
+	o, err := f.options(s)
 	if err != nil {
 		return err
 	}
-	u, err := m.Unit(cmd.Context(), t, name)
-	if err != nil {
-		return err
-	}
-	p, err := t.Plan(u, o)
+	p, err := s.PlanFor(cmd.Context(), name, o)
 	if err != nil {
 		return err
 	}
 	name = p.Unit.Name
 	out := cmd.OutOrStdout()
-	fmt.Fprintf(out, "%s:\n\n", filepath.Join(f.root, p.Path))
+	fmt.Fprintf(out, "%s:\n\n", s.Outside(p.Path))
 	for line := range strings.Lines(p.Text) {
 		fmt.Fprintf(out, "    %s\n", printable(strings.TrimSuffix(line, "\n")))
 	}
@@ -223,24 +190,16 @@ func (f *serviceFlags) enable(cmd *cobra.Command, text string) error {
 	if !f.yes && isTerminal(cmd.InOrStdin()) && !confirmed(cmd.InOrStdin(), out) {
 		return errors.New("nothing was written")
 	}
-	written, err := t.Write(p, f.force)
+	written, err := s.Enable(cmd.Context(), p, f.force)
 	if err != nil {
 		return err
-	}
-	if m != nil {
-		if err := m.Reload(cmd.Context()); err != nil {
-			return err
-		}
-		if err := m.Check(cmd.Context(), name); err != nil && written {
-			return errors.Join(fmt.Errorf("the drop-in was taken back: %w", err), t.Remove(name, true), m.Reload(cmd.Context()))
-		}
 	}
 	if written {
 		fmt.Fprintf(out, "%s is under 'gosmc run' when it starts.\n", name.Short())
 	} else {
 		fmt.Fprintf(out, "%s was under 'gosmc run' already.\n", name.Short())
 	}
-	if err := f.restart(cmd, m, name, "enable"); err != nil {
+	if err := f.restart(cmd, s, name, true); err != nil {
 		return err
 	}
 	if p.User != "" {
@@ -267,22 +226,15 @@ func confirmed(in io.Reader, out io.Writer) bool {
 }
 
 // restart restarts a service with --now, and says how otherwise.
-func (f *serviceFlags) restart(cmd *cobra.Command, m *service.Manager, name service.Name, verb string) error {
-	out := cmd.OutOrStdout()
-	switch state := m.Running(cmd.Context(), name); {
-	case m == nil || state == service.Stopped:
-	case verb == "enable" && state == service.WithIt:
-	case f.now:
-		if err := m.Restart(cmd.Context(), name); err != nil {
-			way := "'journalctl -u " + name.Short() + "' says why"
-			if verb == "enable" {
-				way += "; 'gosmc service disable --now " + name.Short() + "' takes it back"
-			}
-			return fmt.Errorf("%s did not start again: %w: %s", name.Short(), err, way)
-		}
-		fmt.Fprintf(out, "%s was started again.\n", name.Short())
-	default:
-		fmt.Fprintf(out, "It takes effect with the next start: systemctl restart %s\n", name.Short())
+func (f *serviceFlags) restart(cmd *cobra.Command, s *service.System, name service.Name, enabled bool) error {
+	effect, err := s.Restart(cmd.Context(), name, enabled, f.now)
+	switch {
+	case err != nil:
+		return err
+	case effect == service.Restarted:
+		fmt.Fprintf(cmd.OutOrStdout(), "%s was started again.\n", name.Short())
+	case effect == service.NextStart:
+		fmt.Fprintf(cmd.OutOrStdout(), "It takes effect with the next start: systemctl restart %s\n", name.Short())
 	}
 	return nil
 }
@@ -290,53 +242,40 @@ func (f *serviceFlags) restart(cmd *cobra.Command, m *service.Manager, name serv
 // disable removes the drop-in of one service, or with --all the drop-ins of all services. An error
 // with one service does not stop the others.
 func (f *serviceFlags) disable(cmd *cobra.Command, args []string) error {
-	t, m, err := f.open()
+	s, err := f.open()
 	if err != nil {
 		return err
 	}
-	defer t.Close()
+	defer s.Close()
 	var names []service.Name
 	if f.all {
-		names = t.Enabled()
+		names = s.Enabled()
 	} else {
 		name, err := service.ParseName(args[0])
 		if err != nil {
 			return &exitError{exitUsage, err}
 		}
-		names = []service.Name{t.RealName(name)}
+		names = []service.Name{s.RealName(name)}
 	}
-	var errs []error
-	var removed []service.Name
-	for _, name := range names {
-		if err := t.Remove(name, f.force); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s is not under 'gosmc run' any more when it starts.\n", name.Short())
-		removed = append(removed, name)
-	}
-	if m != nil && len(removed) > 0 {
-		errs = append(errs, m.Reload(cmd.Context()))
-	}
+	removed, err := s.Disable(cmd.Context(), names, f.force)
 	for _, name := range removed {
-		errs = append(errs, f.restart(cmd, m, name, "disable"))
+		fmt.Fprintf(cmd.OutOrStdout(), "%s is not under 'gosmc run' any more when it starts.\n", name.Short())
+	}
+	errs := []error{err}
+	for _, name := range removed {
+		errs = append(errs, f.restart(cmd, s, name, false))
 	}
 	return errors.Join(errs...)
 }
 
 func (f *serviceFlags) list(cmd *cobra.Command) error {
-	t, m, err := f.open()
+	sys, err := f.open()
 	if err != nil {
 		return err
 	}
-	defer t.Close()
-	o, _ := f.options() // where gosmc is not installed, drop-ins are outdated
-	r := serviceReport{Schema: jsonSchema, Time: time.Now(), Services: []serviceLine{}}
-	for _, e := range t.List(o) {
-		r.Services = append(r.Services, serviceLine{
-			Unit: string(e.Unit), File: filepath.Join(f.root, e.File), State: e.State, Why: e.Why, Dir: e.Dir, Running: string(m.Running(cmd.Context(), e.Unit)),
-		})
-	}
+	defer sys.Close()
+	o, _ := f.options(sys) // where gosmc is not installed, drop-ins are outdated
+	r := serviceReport{Schema: jsonSchema, Time: time.Now(), Services: sys.Statuses(cmd.Context(), o)}
 	if f.json {
 		return writeJSON(cmd.OutOrStdout(), r)
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gosmc/smc/internal/service"
 )
 
 // serviceRoot makes the file system of a machine with a unit and an installed gosmc.
@@ -55,7 +57,7 @@ func TestService(t *testing.T) {
 	}
 	var r serviceReport
 	got = gosmc(t, "", "service", "--json", "--root", root)
-	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || len(r.Services) != 1 || r.Schema != jsonSchema || r.Services[0] != (serviceLine{Unit: "echo.service", File: file, State: "ok", Dir: "/run/gosmc"}) {
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || len(r.Services) != 1 || r.Schema != jsonSchema || r.Services[0] != (service.Status{Unit: "echo.service", File: file, State: "ok", Dir: "/run/gosmc"}) {
 		t.Errorf("service --json = %+v, %v", r, err)
 	}
 

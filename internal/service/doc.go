@@ -1,6 +1,7 @@
 // Package service puts services of systemd under 'gosmc run'. It reads the files of a unit, decides
 // which drop-in the unit needs, writes the drop-in, and removes it again. [Tree] finds and changes
-// the files of a system, also of one that does not run; [Manager] speaks with a systemd that runs.
+// the files of a system, also of one that does not run; [Manager] speaks with a systemd that runs;
+// [System] is both, and has the steps of 'gosmc service'.
 //
 // A drop-in is a file in /etc/systemd/system/UNIT.d. It replaces ExecStart= by command lines with
 // 'gosmc run' before the program, and permits the things that the unit forbids and the library
