@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/survey"
 )
 
@@ -19,36 +18,24 @@ import (
 
 // A groupsReport is the output of linkgroup --json and link --json.
 type groupsReport struct {
-	Schema int            `json:"schema"`
-	Time   time.Time      `json:"time"`
-	Groups []groupOf      `json:"link_groups"`
-	Errors []survey.Error `json:"errors"`
-	Denied int            `json:"other_users"`
+	Schema int       `json:"schema"`
+	Time   time.Time `json:"time"`
+	inventory.LinkGroupList
 }
 
-// A groupOf is a link group and the host that it belongs to.
-type groupOf struct {
-	control.StatusGroup
-	PID     int    `json:"pid"`
-	Command string `json:"command"`
-	Dir     string `json:"dir"`
+func newGroupsReport(a *survey.Answers, only *uint32) groupsReport {
+	return groupsReport{jsonSchema, time.Now(), inventory.NewLinkGroupList(a, only)}
 }
 
 // A devicesReport is the output of device --json.
 type devicesReport struct {
-	Schema  int            `json:"schema"`
-	Time    time.Time      `json:"time"`
-	Devices []deviceOf     `json:"devices"`
-	Errors  []survey.Error `json:"errors"`
-	Denied  int            `json:"other_users"`
+	Schema int       `json:"schema"`
+	Time   time.Time `json:"time"`
+	inventory.DeviceList
 }
 
-// A deviceOf is a device and the host that it belongs to.
-type deviceOf struct {
-	control.StatusDevice
-	PID     int    `json:"pid"`
-	Command string `json:"command"`
-	Dir     string `json:"dir"`
+func newDevicesReport(a *survey.Answers) devicesReport {
+	return devicesReport{jsonSchema, time.Now(), inventory.NewDeviceList(a)}
 }
 
 // showFlags are the flags of verbs that show objects of hosts.
@@ -169,21 +156,6 @@ func runGroups(cmd *cobra.Command, flags *showFlags, args []string, write func(i
 	}
 	complain(cmd, &g)
 	return err
-}
-
-func newGroupsReport(g *survey.Answers, only *uint32) groupsReport {
-	r := groupsReport{Schema: jsonSchema, Time: time.Now(), Groups: []groupOf{}, Errors: g.Errors, Denied: g.Denied}
-	if r.Errors == nil {
-		r.Errors = []survey.Error{}
-	}
-	for _, h := range g.Hosts {
-		for _, x := range h.Groups {
-			if only == nil || *only == x.ID {
-				r.Groups = append(r.Groups, groupOf{x, h.PID, h.Command, h.Dir})
-			}
-		}
-	}
-	return r
 }
 
 // lgRole is a role as smcr has it.
@@ -320,19 +292,6 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 	}
 	flags.register(cmd)
 	return cmd
-}
-
-func newDevicesReport(g *survey.Answers) devicesReport {
-	r := devicesReport{Schema: jsonSchema, Time: time.Now(), Devices: []deviceOf{}, Errors: slices.Clone(g.Errors), Denied: g.Denied}
-	if r.Errors == nil {
-		r.Errors = []survey.Error{}
-	}
-	for _, h := range g.Hosts {
-		for _, d := range h.Devices {
-			r.Devices = append(r.Devices, deviceOf{d, h.PID, h.Command, h.Dir})
-		}
-	}
-	return r
 }
 
 func (r *devicesReport) write(w io.Writer, details bool) error {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,16 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/survey"
-)
-
-// linkEndTime is how long a link that is deleted may take to end: a second at either end for
-// connections to leave it, and some for messages that are sent again. linkEndPoll is how often that
-// is looked at.
-const (
-	linkEndTime = 10 * time.Second
-	linkEndPoll = 50 * time.Millisecond
 )
 
 // A linkDelReport is the output of link del --json.
@@ -100,59 +90,17 @@ func parseLink(args []string) (group uint32, num uint8, err error) {
 	return group, uint8(n), nil
 }
 
-// linkEnd says how far the end of a link of a host is.
-func linkEnd(h *control.Status, group uint32, num uint8) (ended bool, err error) {
-	for _, g := range h.Groups {
-		if g.ID == group {
-			return !slices.ContainsFunc(g.Links, func(l control.StatusLink) bool { return l.Number == num }), nil
-		}
-	}
-	return true, fmt.Errorf("link group %08x has ended, and link %d with it", group, num)
-}
-
-// find returns the one host that has a link group.
-func (f *linkDelFlags) find(a *survey.Answers, group uint32) (*control.Status, error) {
-	var found []*control.Status
-	for i := range a.Hosts {
-		h := &a.Hosts[i]
-		has := slices.ContainsFunc(h.Groups, func(g control.StatusGroup) bool { return g.ID == group })
-		if has && (f.pid == 0 || f.pid == h.PID) { // rule: TestLinkDel: f.pid == 0 || f.pid == h.PID -> true
-			found = append(found, h)
-		}
-	}
-	switch {
-	case a.Missing:
-		return nil, incomplete(a)
-	case len(found) == 0 && f.pid != 0:
-		return nil, fmt.Errorf("process %d has no link group %08x", f.pid, group)
-	case len(found) == 0:
-		return nil, fmt.Errorf("no host has a link group %08x", group)
-	case len(found) > 1: // rule: TestLinkDel
-		var who []string
-		for _, h := range found {
-			who = append(who, process(h.PID, h.Command)+" in "+printable(h.Dir))
-		}
-		return nil, fmt.Errorf("%d hosts have a link group %08x, choose one with --pid or --dir: %s", len(found), group, strings.Join(who, ", "))
-	}
-	return found[0], nil
-}
-
 func (f *linkDelFlags) run(cmd *cobra.Command, group uint32, num uint8) error {
 	a := f.gather(cmd.Context())
-	h, err := f.find(&a, group)
-	if err != nil {
-		if !a.Missing {
-			complain(cmd, &a)
-		}
+	if err := incomplete(&a); err != nil {
 		return err
 	}
-	if err := control.DeleteLink(cmd.Context(), h.Dir, h.Name, group, num); err != nil {
-		if e, ok := errors.AsType[*control.Error](err); ok {
-			err = e.Err // the host's text is complete in itself
-		}
-		return fmt.Errorf("%s: %s", process(h.PID, h.Command), printable(err.Error()))
+	h, err := inventory.GroupOwner(&a, group, f.pid)
+	if err != nil {
+		complain(cmd, &a)
+		return err
 	}
-	if err := awaitLinkEnd(cmd.Context(), h, group, num); err != nil {
+	if err := inventory.EndLink(cmd.Context(), h, group, num); err != nil {
 		return err
 	}
 	if f.json {
@@ -160,33 +108,6 @@ func (f *linkDelFlags) run(cmd *cobra.Command, group uint32, num uint8) error {
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "link %d of link group %08x has ended\n", num, group)
 	return err
-}
-
-// awaitLinkEnd waits until a host does not have a link any more.
-func awaitLinkEnd(ctx context.Context, h *control.Status, group uint32, num uint8) error {
-	late, cancel := context.WithTimeout(ctx, linkEndTime)
-	defer cancel()
-	for {
-		now, errs := control.GatherSome(late, h.Dir, func(name string) bool { return name == h.Name })
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case late.Err() != nil:
-			return fmt.Errorf("link %d of link group %08x is to end, but has not within %v", num, group, linkEndTime)
-		case len(errs) > 0: // rule: TestLinkDelLost
-			return fmt.Errorf("link %d of link group %08x is to end; whether it has is not known: %s", num, group, printable(errs[0].Error()))
-		case len(now) == 0: // rule: TestLinkDelLost: len(now) == 0 -> false
-			return fmt.Errorf("%s has ended, and link %d of link group %08x with it", process(h.PID, h.Command), num, group)
-		}
-		ended, err := linkEnd(&now[0], group, num)
-		if ended { // rule: TestLinkDel: ended -> (ended || true)
-			return err
-		}
-		select {
-		case <-late.Done():
-		case <-time.After(linkEndPoll):
-		}
-	}
 }
 
 // completeLinks completes the arguments of link del, with groups that have several links, and with theirs.

@@ -1,4 +1,5 @@
 // Package inventory lists the connections, listeners and counters of a machine: those that hosts
 // report, and those of programs of 'gosmc run', which only the kernel knows. It gives connections
-// that are TCP the cause and the remedy, chooses by filters in the words of ss(8), and sums by server. The output is the concern of commands.
+// that are TCP the cause and the remedy, chooses by filters in the words of ss(8), and sums by server.
+// It lists link groups and devices, and ends a link. The output is the concern of commands.
 package inventory
