@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"time"
@@ -10,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc"
-	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/netcat"
 )
 
 func newConnectCommand() *cobra.Command {
@@ -42,8 +40,7 @@ is one of this machine.
 }
 
 func connect(cmd *cobra.Command, addr string, flags *netcatFlags, timeout time.Duration, source string) error {
-	ctx := cmd.Context()
-	d := smc.Dialer{Require: flags.require.Requirement, Timeout: timeout}
+	d := smc.Dialer{Timeout: timeout}
 	if source != "" {
 		ip, err := netip.ParseAddr(source)
 		if err != nil {
@@ -57,30 +54,10 @@ func connect(cmd *cobra.Command, addr string, flags *netcatFlags, timeout time.D
 	}
 	defer h.Close()
 	d.Host = h
-	c, err := d.DialContext(ctx, "tcp", addr)
-	if fallback, ok := errors.AsType[*smc.FallbackError](err); ok {
-		r := connReport{
-			Schema: jsonSchema, Event: "closed", Time: time.Now(), Verb: "connect", Peer: addr,
-			ReasonCode: control.ReasonCode(fallback.Reason.Code), Reason: fallback.Reason.Text, Advice: fallback.Reason.Advice,
-		}
-		r.Error = flags.require.unmet(r).Error()
-		r.print(cmd.ErrOrStderr(), flags)
-		return flags.require.unmet(r)
+	p := &reporter{flags: flags, verb: "connect", w: cmd.ErrOrStderr()}
+	c := netcat.Client{
+		Dialer: d, Require: flags.require, Report: p.report,
+		Streams: netcat.Streams{In: cmd.InOrStdin(), Terminal: isTerminal(cmd.InOrStdin()), Out: cmd.OutOrStdout()},
 	}
-	if err != nil {
-		return err
-	}
-	r := newConnReport("connect", c)
-	err = transfer(ctx, c, newInput(cmd.InOrStdin()), cmd.OutOrStdout(), &r)
-	r.print(cmd.ErrOrStderr(), flags)
-	shutdown(h)
-	return err
-}
-
-// shutdown lets the connections of h end in order, for a moment at most.
-func shutdown(h *smc.Host) {
-	const patience = 5 * time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	h.Shutdown(ctx)
+	return exitOf(c.Run(cmd.Context(), addr))
 }

@@ -1,19 +1,14 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc"
+	"github.com/gosmc/smc/internal/netcat"
 )
 
 // listenEvent is the line of listen -v --json before the first connection, by which a program
@@ -63,20 +58,14 @@ is an object whose event is "warning".
 			if echo && discard {
 				return usagef("--echo and --discard exclude each other")
 			}
-			s := &netcatServer{flags: &flags, errOut: cmd.ErrOrStderr(), keep: keep}
+			s := netcat.Server{Require: flags.require, Keep: keep}
 			switch {
 			case echo:
-				s.serve = func(c *smc.Conn) (in, out int64, err error) {
-					n, err := io.Copy(c, struct{ io.Reader }{c}) // through a buffer: one connection is not spliced to itself
-					return n, n, err
-				}
+				s.Serve = netcat.Echo
 			case discard:
-				s.serve = func(c *smc.Conn) (in, out int64, err error) {
-					n, err := io.Copy(io.Discard, c)
-					return n, 0, err
-				}
+				s.Serve = netcat.Discard
 			}
-			return s.run(cmd, joinAddress(args))
+			return listen(cmd, &s, &flags, joinAddress(args))
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -87,158 +76,43 @@ is an object whose event is "warning".
 	return cmd
 }
 
-// A netcatServer accepts connections for listen.
-type netcatServer struct {
-	flags *netcatFlags
-	keep  bool
-	serve func(*smc.Conn) (in, out int64, err error) // nil: standard input and output
-
-	mu     sync.Mutex // one report at a time
-	errOut io.Writer
-}
-
-func (s *netcatServer) run(cmd *cobra.Command, addr string) error {
-	ctx := cmd.Context()
-	warned := &warnings{show: s.warn}
-	h, err := s.flags.smcr.host(smc.Config{Logger: slog.New(warned)})
+func listen(cmd *cobra.Command, s *netcat.Server, flags *netcatFlags, addr string) error {
+	p := &reporter{flags: flags, verb: "listen", w: cmd.ErrOrStderr()}
+	warned := netcat.NewWarnings(p.warn)
+	h, err := flags.smcr.host(smc.Config{Logger: slog.New(warned)})
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	// The requirement is checked here, after the accept, so that a connection that does not
-	// meet it is reported and not only refused.
-	l, err := (&smc.ListenConfig{Host: h}).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return err
+	s.Host, s.Report = h, p.report
+	s.Streams = netcat.Streams{In: cmd.InOrStdin(), Terminal: isTerminal(cmd.InOrStdin()), Out: cmd.OutOrStdout()}
+	s.Listening = func(addr string) {
+		p.listening(addr)
+		warned.Release()
 	}
-	defer l.Close()
-	unhook := context.AfterFunc(ctx, func() { l.Close() })
-	defer unhook()
-	s.sayListening(addrString(l.Addr()))
-	warned.release()
-	if s.serve != nil {
-		err = s.serveMany(ctx, l)
-	} else {
-		err = s.serveStdio(ctx, l, newInput(cmd.InOrStdin()), cmd.OutOrStdout())
-	}
-	shutdown(h)
-	if ctx.Err() != nil && (s.serve != nil || s.keep) {
-		return nil // the way in which such a server ends
-	}
-	return err
+	return exitOf(s.Run(cmd.Context(), addr))
 }
 
-func (s *netcatServer) sayListening(addr string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// listening says where connections are accepted.
+func (p *reporter) listening(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch {
-	case s.flags.json && s.flags.verbose:
-		writeJSONLine(s.errOut, listenEvent{jsonSchema, "listening", time.Now(), "listen", addr})
-	case s.flags.verbose:
-		fmt.Fprintf(s.errOut, "listening on %s\n", addr)
+	case p.flags.json && p.flags.verbose:
+		writeJSONLine(p.w, listenEvent{jsonSchema, "listening", time.Now(), p.verb, addr})
+	case p.flags.verbose:
+		fmt.Fprintf(p.w, "listening on %s\n", addr)
 	}
 }
 
 // warn prints on standard error why connections do not use SMC, and the like. It does so also
 // without --verbose, since nothing else would.
-func (s *netcatServer) warn(w warning) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.flags.json {
-		writeJSONLine(s.errOut, warningEvent{jsonSchema, "warning", time.Now(), "listen", w.what, w.why})
+func (p *reporter) warn(w netcat.Warning) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.flags.json {
+		writeJSONLine(p.w, warningEvent{jsonSchema, "warning", time.Now(), p.verb, w.What, w.Why})
 		return
 	}
-	fmt.Fprintf(s.errOut, "gosmc: %s; see 'gosmc info'\n", printable(w.String()))
-}
-
-// serveStdio joins one connection after the other with standard input and output.
-func (s *netcatServer) serveStdio(ctx context.Context, l *smc.Listener, in *input, out io.Writer) error {
-	for {
-		c, err := accept(ctx, l)
-		if err != nil {
-			return err
-		}
-		if !s.keep {
-			l.Close()
-		}
-		r := newConnReport("listen", c)
-		err = s.refuse(c, &r)
-		if err == nil {
-			err = transfer(ctx, c, in, out, &r)
-		}
-		s.report(&r)
-		if !s.keep {
-			return err
-		}
-	}
-}
-
-// serveMany serves connections side by side until the context ends.
-func (s *netcatServer) serveMany(ctx context.Context, l *smc.Listener) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for {
-		c, err := accept(ctx, l)
-		if err != nil {
-			return err
-		}
-		wg.Go(func() {
-			defer c.Close()
-			unhook := context.AfterFunc(ctx, func() { c.Close() })
-			defer unhook()
-			start := time.Now()
-			r := newConnReport("listen", c)
-			err := s.refuse(c, &r)
-			if err == nil {
-				r.BytesIn, r.BytesOut, err = s.serve(c)
-				if err == nil {
-					err = c.CloseWrite()
-				}
-			}
-			if err != nil {
-				r.Error = err.Error()
-			}
-			r.Seconds = time.Since(start).Seconds()
-			c.Close() // the peer does not wait for the reader of our standard error
-			s.report(&r)
-		})
-	}
-}
-
-// refuse closes a connection that does not meet the requirement.
-func (s *netcatServer) refuse(c *smc.Conn, r *connReport) error {
-	if s.flags.require.met(r.Mode) {
-		return nil
-	}
-	c.Close()
-	err := s.flags.require.unmet(*r)
-	r.Error = err.Error()
-	return err
-}
-
-func (s *netcatServer) report(r *connReport) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r.print(s.errOut, s.flags)
-}
-
-// accept waits for the next connection, also through a shortage of file descriptors.
-func accept(ctx context.Context, l *smc.Listener) (*smc.Conn, error) {
-	const shortage = 100 * time.Millisecond // until some connection may have ended
-	for {
-		c, err := l.AcceptSMC()
-		if err == nil {
-			return c, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if errors.Is(err, net.ErrClosed) || !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE) && !errors.Is(err, unix.ECONNABORTED) {
-			return nil, err
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(shortage):
-		}
-	}
+	fmt.Fprintf(p.w, "gosmc: %s; see 'gosmc info'\n", printable(w.String()))
 }
