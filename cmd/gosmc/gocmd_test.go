@@ -9,30 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
-
-func TestGoArguments(t *testing.T) {
-	for _, tt := range []struct {
-		command, line string
-		want          goArguments
-	}{
-		{"build", "-o out ./...", goArguments{rest: []string{"-o", "out", "./..."}}},
-		{"build", "-C dir -tags a,b -v .", goArguments{dir: "dir", tags: "a,b", hasTags: true, rest: []string{"-v", "."}}},
-		{"build", "--tags=a -tags b --overlay o.json", goArguments{tags: "b", hasTags: true, overlay: "o.json"}},
-		{"build", "-ldflags -tags=x -race -tags=y", goArguments{tags: "y", hasTags: true, rest: []string{"-ldflags", "-tags=x", "-race"}}},
-		{"run", "-race . -tags x", goArguments{rest: []string{"-race", ".", "-tags", "x"}}},
-		{"run", "-exec sudo . -C x", goArguments{rest: []string{"-exec", "sudo", ".", "-C", "x"}}},
-		{"test", "./... -run X -tags x -args -tags y", goArguments{tags: "x", hasTags: true, rest: []string{"./...", "-run", "X", "-args", "-tags", "y"}}},
-		{"test", "-count 1 -tags", goArguments{rest: []string{"-count", "1", "-tags"}}},
-	} {
-		got := parseGoArguments(tt.command, strings.Fields(tt.line))
-		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(goArguments{})); diff != "" {
-			t.Errorf("go %s %s (-want +got):\n%s", tt.command, tt.line, diff)
-		}
-	}
-}
 
 // goProgram serves HTTP on an address that it prints, or asks such a server three times over one connection and keeps it, until its
 // input ends.
@@ -266,16 +243,5 @@ func TestGoCommand(t *testing.T) {
 				t.Errorf("gosmc go %v = %d, %q, want %d, %q", tt.args, code, out, tt.code, tt.text)
 			}
 		})
-	}
-}
-
-// TestSplitGoFlags has flags with blanks in GOFLAGS be read as the go command reads them: an overlay of the user that was overlooked would not apply.
-func TestSplitGoFlags(t *testing.T) {
-	for value, want := range map[string][]string{
-		"": nil, " ": nil, "-tags=a -v": {"-tags=a", "-v"}, `'-overlay=/two blanks' "-tags=a b"`: {"-overlay=/two blanks", "-tags=a b"}, `-ldflags='-s`: {"-ldflags='-s"}, "'-x": {"-x"},
-	} {
-		if got := splitGoFlags(value); !slices.Equal(got, want) {
-			t.Errorf("splitGoFlags(%q) = %q, want %q", value, got, want)
-		}
 	}
 }
