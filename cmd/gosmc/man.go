@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/gosmc/smc/internal/roff"
 )
 
 // Manual pages, in roff: one for each command, gosmc-VERB(1) and gosmc-VERB-COMMAND(1), with the
@@ -65,23 +67,23 @@ func manCommands(cmd *cobra.Command) []*cobra.Command {
 func manName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
 func manPage(cmd *cobra.Command) string {
-	var m man
-	m.head(manName(cmd), 1, cmd.Short)
-	m.section("SYNOPSIS")
+	var m roff.Page
+	m.Head(manName(cmd), 1, cmd.Short)
+	m.Section("SYNOPSIS")
 	for use := range strings.SplitSeq(strings.TrimPrefix(cmd.UseLine(), cmd.CommandPath()), " | "+verbOf(cmd)+" ") {
-		m.text(".B " + roff(cmd.CommandPath()) + "\n" + roffLine(strings.TrimSpace(use)) + "\n.br\n")
+		m.Raw(".B " + roff.Escape(cmd.CommandPath()) + "\n" + roff.Line(strings.TrimSpace(use)) + "\n.br\n")
 	}
-	m.section("DESCRIPTION")
-	m.prose(cmp.Or(cmd.Long, cmd.Short+"."))
+	m.Section("DESCRIPTION")
+	m.Prose(cmp.Or(cmd.Long, cmd.Short+"."))
 	if cmd.HasAvailableSubCommands() {
-		m.section("COMMANDS")
+		m.Section("COMMANDS")
 		for _, c := range cmd.Commands() {
 			if c.IsAvailableCommand() {
-				m.item(c.Name(), c.Short)
+				m.Item(c.Name(), c.Short)
 			}
 		}
 	}
-	m.section("OPTIONS")
+	m.Section("OPTIONS")
 	cmd.InitDefaultHelpFlag()
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Hidden {
@@ -98,98 +100,45 @@ func manPage(cmd *cobra.Command) string {
 		if d := f.DefValue; d != "" && d != "false" && d != "0" && d != "[]" && d != "0s" && d != "0B" {
 			usage += " (default " + d + ")"
 		}
-		m.item(name, usage)
+		m.Item(name, usage)
 	})
-	m.section("EXIT STATUS")
+	m.Section("EXIT STATUS")
 	for _, e := range exits(cmd) {
-		m.item(fmt.Sprint(e.code), e.text)
+		m.Item(fmt.Sprint(e.code), e.text)
 	}
 	if note := exitNote(cmd); note != "" {
-		m.text(".PP\n" + roffLine(note) + "\n")
+		m.Raw(".PP\n" + roff.Line(note) + "\n")
 	}
 	if cmd.Example != "" {
-		m.section("EXAMPLES")
-		m.block(cmd.Example)
+		m.Section("EXAMPLES")
+		m.Block(cmd.Example)
 	}
-	m.section("ENVIRONMENT")
-	m.item("GOSMC_DIR", "the run directory, where the programs of a machine find each other")
-	m.item("GOSMC_CONFIG", "the configuration file, in place of /etc/gosmc.conf: see gosmc.conf(5), also for the variables that stand in the place of its lines")
-	m.item("GOSMC_DISABLED", "1, true, yes or on: every connection is TCP")
-	m.section("SEE ALSO")
+	m.Section("ENVIRONMENT")
+	m.Item("GOSMC_DIR", "the run directory, where the programs of a machine find each other")
+	m.Item("GOSMC_CONFIG", "the configuration file, in place of /etc/gosmc.conf: see gosmc.conf(5), also for the variables that stand in the place of its lines")
+	m.Item("GOSMC_DISABLED", "1, true, yes or on: every connection is TCP")
+	m.Section("SEE ALSO")
 	var see []string
 	for _, c := range manCommands(cmd.Root()) {
 		if c != cmd && (c.Parent() == cmd || c == cmd.Parent() || c.Parent() == cmd.Root() && cmd.Parent() == cmd.Root()) {
 			see = append(see, manName(c)+"(1)")
 		}
 	}
-	m.text(roffLine(strings.Join(append(see, "gosmc.conf(5)"), ", ")) + "\n")
-	return m.b.String()
+	m.Raw(roff.Line(strings.Join(append(see, "gosmc.conf(5)"), ", ")) + "\n")
+	return m.String()
 }
 
 func manConfig() string {
-	var m man
-	m.head("gosmc.conf", 5, "what an operator says for all programs that use Shared Memory Communications")
-	m.section("DESCRIPTION")
-	m.prose(aboutConfig)
-	m.section("FILES")
-	m.item("/etc/gosmc.conf", "the file; it need not exist")
-	m.section("EXAMPLES")
-	m.block("ueid EXAMPLE.PLEX1\npeer 192.0.2.0/24\nlisten-port 8000-8999\nconnect-port !5432\nprogram !sshd")
-	m.section("SEE ALSO")
-	m.text(roffLine("gosmc(1), gosmc-config(1), gosmc-policy(1), gosmc-ueid(1), gosmc-seid(1), "+
+	var m roff.Page
+	m.Head("gosmc.conf", 5, "what an operator says for all programs that use Shared Memory Communications")
+	m.Section("DESCRIPTION")
+	m.Prose(aboutConfig)
+	m.Section("FILES")
+	m.Item("/etc/gosmc.conf", "the file; it need not exist")
+	m.Section("EXAMPLES")
+	m.Block("ueid EXAMPLE.PLEX1\npeer 192.0.2.0/24\nlisten-port 8000-8999\nconnect-port !5432\nprogram !sshd")
+	m.Section("SEE ALSO")
+	m.Raw(roff.Line("gosmc(1), gosmc-config(1), gosmc-policy(1), gosmc-ueid(1), gosmc-seid(1), "+
 		"gosmc-pnet(1), gosmc-run(1)") + "\n")
-	return m.b.String()
-}
-
-// A man is a page that is being written.
-type man struct{ b strings.Builder }
-
-func (m *man) text(s string) { m.b.WriteString(s) }
-
-func (m *man) head(name string, section int, short string) {
-	fmt.Fprintf(&m.b, ".TH \"%s\" %d \"\" \"gosmc\" \"gosmc manual\"\n.SH NAME\n%s \\- %s\n", strings.ToUpper(name), section, name, roff(short))
-}
-
-func (m *man) section(title string) { fmt.Fprintf(&m.b, ".SH %s\n", title) }
-
-func (m *man) item(term, text string) {
-	fmt.Fprintf(&m.b, ".TP\n.B %s\n%s\n", roff(term), roffLine(text))
-}
-
-// prose writes paragraphs, which empty lines separate. A paragraph with lines that begin with a
-// space is kept as it is.
-func (m *man) prose(s string) {
-	for p := range strings.SplitSeq(strings.TrimSpace(s), "\n\n") {
-		if strings.HasPrefix(p, " ") || strings.Contains(p, "\n ") {
-			m.block(p)
-			continue
-		}
-		m.text(".PP\n")
-		for line := range strings.SplitSeq(p, "\n") {
-			m.text(roffLine(strings.TrimSpace(line)) + "\n")
-		}
-	}
-}
-
-// block writes lines as they are.
-func (m *man) block(s string) {
-	m.text(".PP\n.nf\n")
-	for line := range strings.SplitSeq(strings.TrimRight(s, "\n"), "\n") {
-		m.text(roffLine(line) + "\n")
-	}
-	m.text(".fi\n")
-}
-
-var roffEscapes = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`)
-
-// roff escapes text within a line.
-func roff(s string) string { return roffEscapes.Replace(s) }
-
-// roffLine escapes a line of text, which is no request.
-func roffLine(s string) string {
-	s = roff(s)
-	if strings.HasPrefix(s, ".") {
-		return `\&` + s
-	}
-	return s
+	return m.String()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/roff"
 )
 
 // documented calls f for every command that people may use.
@@ -43,7 +44,7 @@ func TestManPages(t *testing.T) {
 			t.Errorf("short help %q, examples %q; want both", cmd.Short, cmd.Example)
 		}
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if !f.Hidden && !strings.Contains(page, roff("--"+f.Name)) {
+			if !f.Hidden && !strings.Contains(page, roff.Escape("--"+f.Name)) {
 				t.Errorf("there is no --%s", f.Name)
 			}
 		})
@@ -52,7 +53,7 @@ func TestManPages(t *testing.T) {
 			t.Errorf("--help = %d, and has no exit status or no examples:\n%s", help.code, help.stdout)
 		}
 		for _, e := range exits(cmd) {
-			if !strings.Contains(page, roffLine(e.text)) || !strings.Contains(help.stdout, e.text) {
+			if !strings.Contains(page, roff.Line(e.text)) || !strings.Contains(help.stdout, e.text) {
 				t.Errorf("exit status %d is not explained", e.code)
 			}
 		}
@@ -62,7 +63,7 @@ func TestManPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for word, name := range config.Variables {
-		if !strings.Contains(string(text), roff(word)) || !strings.Contains(string(text), roff(name)) {
+		if !strings.Contains(string(text), roff.Escape(word)) || !strings.Contains(string(text), roff.Escape(name)) {
 			t.Errorf("gosmc.conf(5) has no %s or no %s", word, name)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/roff"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -145,17 +146,17 @@ func (r *reasonReport) explain(w io.Writer) error {
 
 // manReasons is the page gosmc-reasons(7).
 func manReasons() string {
-	var m man
-	m.head("gosmc-reasons", 7, "why connections stay TCP, and the remedies")
-	m.section("DESCRIPTION")
-	m.prose("A connection that does not leave TCP has a reason. 'gosmc ss' and 'gosmc stats' show its code and sentence. 'gosmc reason' explains one.\n" +
+	var m roff.Page
+	m.Head("gosmc-reasons", 7, "why connections stay TCP, and the remedies")
+	m.Section("DESCRIPTION")
+	m.Prose("A connection that does not leave TCP has a reason. 'gosmc ss' and 'gosmc stats' show its code and sentence. 'gosmc reason' explains one.\n" +
 		"Codes that begin with 0x7e01 are of gosmc and are never sent to a peer. The others are those of Linux, whose tools show the same tags.")
-	m.section("REASONS")
+	m.Section("REASONS")
 	for _, r := range clc.Reasons() {
-		m.item(r.String(), r.Sentence)
-		m.text(".br\nCause: " + roff(r.Cause) + "\n.br\nRemedy: " + roff(r.Advice) + "\n")
+		m.Item(r.String(), r.Sentence)
+		m.Raw(".br\nCause: " + roff.Escape(r.Cause) + "\n.br\nRemedy: " + roff.Escape(r.Advice) + "\n")
 	}
-	m.section("SEE ALSO")
-	m.text(roffLine("gosmc-reason(1), gosmc-ss(1), gosmc-stats(1), gosmc-run(1)") + "\n")
-	return m.b.String()
+	m.Section("SEE ALSO")
+	m.Raw(roff.Line("gosmc-reason(1), gosmc-ss(1), gosmc-stats(1), gosmc-run(1)") + "\n")
+	return m.String()
 }

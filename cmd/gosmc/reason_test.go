@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/wire/clc"
+
+	"github.com/gosmc/smc/internal/roff"
 )
 
 // A reason is found by its number and by its tag, and printed with cause and remedy.
@@ -49,7 +51,7 @@ func TestReasonsAreAllThere(t *testing.T) {
 		if i < len(r.Reasons) && r.Reasons[i] != newReasonEntry(reason) {
 			t.Errorf("entry %d is %+v, want %v", i, r.Reasons[i], reason)
 		}
-		if !strings.Contains(page, roff(reason.String())) || !strings.Contains(page, roff(reason.Advice)) {
+		if !strings.Contains(page, roff.Escape(reason.String())) || !strings.Contains(page, roff.Escape(reason.Advice)) {
 			t.Errorf("gosmc-reasons(7) does not explain %v", reason)
 		}
 	}
