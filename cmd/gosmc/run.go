@@ -3,16 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/doctor"
@@ -105,17 +102,8 @@ name that by --user. The exit status is 0 if the connection would leave TCP, and
 	return cmd
 }
 
-// ownObstacle says why this process can do nothing for a program, "" if it can. Nothing that could
-// end the process comes before it.
-func ownObstacle() string {
-	switch {
-	case scarce():
-		return "too few files may be open (ulimit -n)"
-	case launch.Deadly():
-		return "a filter of system calls (seccomp) kills processes for calls that gosmc needs"
-	}
-	return ""
-}
+// ownObstacle is [launch.Obstacle], which verbs that explain ask, too.
+func ownObstacle() string { return launch.Obstacle() }
 
 // explainRun is run --explain.
 func explainRun(cmd *cobra.Command, address, asUser string, args []string, s *config.Settings, asJSON, all bool) error {
@@ -177,7 +165,7 @@ func runProgram(cmd *cobra.Command, program string, args []string, require bool,
 		with, err := launch.Prepare(path, environ, own, preload.Library())
 		if err == nil {
 			self, _ := os.Executable()
-			environ = withTools(launch.WithMemory(with), self)
+			environ = launch.WithTools(launch.WithMemory(with), self)
 		} else {
 			why = strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
@@ -195,77 +183,19 @@ func runProgram(cmd *cobra.Command, program string, args []string, require bool,
 	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, environ)}}
 }
 
-// descriptorsNeeded is how many this process has open at once, and some more.
-const descriptorsNeeded = 16
-
-// scarce reports whether there are too few descriptors for the work of this process itself: the
-// runtime ends it if it cannot get the ones that it takes for granted. So the descriptors are
-// counted before any file is opened.
-func scarce() bool {
-	var have [descriptorsNeeded]int
-	n := 0
-	defer func() {
-		for _, fd := range have[:n] {
-			unix.Close(fd)
-		}
-	}()
-	for ; n < len(have); n++ {
-		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-		if err != nil {
-			return true
-		}
-		have[n] = fd
-	}
-	return false
-}
-
 // runPlain is runProgram where this process can do nothing for the program, and says why. It makes
 // no system call that the program's start without gosmc would not make.
 func runPlain(cmd *cobra.Command, program string, args []string, require bool, why string) error {
 	if require {
 		return &exitError{exitFellBack, fmt.Errorf("%s cannot be moved from TCP: %s", program, why)}
 	}
-	paths := []string{program}
-	if !strings.Contains(program, "/") {
-		paths = nil
-		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
-			paths = append(paths, filepath.Join(dir, program))
-		}
+	path, err := launch.FindPlain(program)
+	if err != nil {
+		return notRunnable(err)
 	}
-	err := error(syscall.ENOENT)
-	for _, path := range paths {
-		info, e := os.Stat(path)
-		switch {
-		case e != nil:
-			continue
-		case info.IsDir() || info.Mode()&0o111 == 0:
-			err = syscall.EACCES
-			continue
-		}
-		cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(program), why)
-		err = syscall.Exec(path, args, os.Environ())
-		return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: err}}
-	}
-	return notRunnable(&os.PathError{Op: "exec", Path: program, Err: err})
-}
-
-// withTools returns an environment that has a gosmc in its PATH, so that programs, and shells, can
-// see their own connections. self is the path of this gosmc. Its directory comes last, and only if
-// PATH has no gosmc.
-func withTools(environ []string, self string) []string {
-	i := slices.IndexFunc(environ, func(e string) bool { return strings.HasPrefix(e, "PATH=") && e != "PATH=" })
-	dir, name := filepath.Split(self)
-	if i < 0 || name != "gosmc" || strings.ContainsRune(dir, filepath.ListSeparator) {
-		return environ
-	}
-	for _, have := range filepath.SplitList(strings.TrimPrefix(environ[i], "PATH=")) {
-		if info, err := os.Stat(filepath.Join(have, name)); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			return environ
-		}
-	}
-	environ = slices.Clone(environ)
-	environ[i] += string(filepath.ListSeparator) + filepath.Clean(dir)
-	return environ
+	cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(program), why)
+	err = syscall.Exec(path, args, os.Environ())
+	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: err}}
 }
 
 // withPolicy is an environment in which programs have the policy of s.
@@ -380,7 +310,7 @@ func newSupervisorCommands() []*cobra.Command {
 			case command && arch != "":
 				return usagef("--command and --arch exclude each other")
 			case command:
-				return writePrefix(args[0])
+				return library.WritePrefix(args[0], preload.Library())
 			case arch != "":
 				return library.WritePackaged(args[0], arch, preload.LibraryFor(arch))
 			}
@@ -390,31 +320,4 @@ func newSupervisorCommands() []*cobra.Command {
 	library.Flags().StringVar(&arch, "arch", "", "the architecture, by its name in Go, for programs of other machines")
 	library.Flags().BoolVar(&command, "command", false, "copy this command, too: for a volume of containers whose images do not have it")
 	return append(list, library)
-}
-
-// writePrefix writes this command and its library below dir, as an installation has them. An image of
-// gosmc has no other program that could copy them.
-func writePrefix(dir string) error {
-	bin := filepath.Join(dir, "bin")
-	if err := os.MkdirAll(bin, 0o755); err != nil {
-		return err
-	}
-	self, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return err
-	}
-	defer self.Close()
-	to, err := os.CreateTemp(bin, ".gosmc-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(to.Name()) // which is not there any more if all went well
-	_, err = io.Copy(to, self)
-	if err = errors.Join(err, to.Chmod(0o755), to.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(to.Name(), filepath.Join(bin, "gosmc")); err != nil {
-		return err
-	}
-	return library.Write(filepath.Join(dir, "lib/gosmc"), preload.Library())
 }

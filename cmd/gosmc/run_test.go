@@ -97,33 +97,6 @@ func TestRunStatus(t *testing.T) {
 	}
 }
 
-// TestRunTools has programs find gosmc, and theirs first.
-func TestRunTools(t *testing.T) {
-	dir := t.TempDir()
-	with := filepath.Join(dir, "with")
-	if err := os.MkdirAll(filepath.Join(with, "not", "gosmc"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(with, "gosmc"), nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct{ path, self, want string }{
-		{"PATH=/none:/", "/opt/x/gosmc", "PATH=/none:/:/opt/x"},
-		{"PATH=/none:" + with, "/opt/x/gosmc", "PATH=/none:" + with},
-		{"PATH=" + with + "/not", "/opt/x/gosmc", "PATH=" + with + "/not:/opt/x"},
-		{"PATH=/none", "/opt/x:y/gosmc", "PATH=/none"},
-		{"PATH=/none", "/opt/x/main.test", "PATH=/none"},
-		{"PATH=/none", "", "PATH=/none"},
-		{"PATH=", "/opt/x/gosmc", "PATH="},
-		{"XPATH=/none", "/opt/x/gosmc", "XPATH=/none"},
-	} {
-		environ := []string{"A=b", tt.path, "C=d"}
-		if got := withTools(environ, tt.self); got[1] != tt.want || len(got) != 3 || environ[1] != tt.path {
-			t.Errorf("withTools(%s, %s) = %q, want %s", tt.path, tt.self, got, tt.want)
-		}
-	}
-}
-
 // TestRunErrors has the exit statuses of a program that cannot be run.
 func TestRunErrors(t *testing.T) {
 	environ := runEnviron(t)
