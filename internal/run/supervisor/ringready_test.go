@@ -42,25 +42,32 @@ func (w *stoppingWriter) start() error {
 	return nil
 }
 
-// publish puts bytes into the ring. It says if a token is due.
-func (w *stoppingWriter) publish(b []byte) (due bool) {
+// publish puts bytes into the ring. It says if a token is due: none is while the reader looks, for which
+// it waits until that is over.
+func (w *stoppingWriter) publish(b []byte) (due bool, err error) {
 	w.out.put(w.head, b)
 	w.head = (w.head + uint64(len(b))) & pubHead
 	for {
 		pub := w.out.pub()
+		if pub&pubLooks != 0 {
+			if err := w.armed(); err != nil {
+				return false, err
+			}
+			continue
+		}
 		want := pub&^(pubHead|pubArmed) | w.head
 		if due = pub&pubArmed != 0; due {
 			want = counted(want)
 		}
 		if w.out.swap(pub, want) {
-			return due
+			return due, nil
 		}
 	}
 }
 
-// armed waits until the reader has taken all, and asks for a token.
+// armed waits until the reader has taken all, and asks for a token, as it does when it does not look any more.
 func (w *stoppingWriter) armed() error {
-	for deadline := time.Now().Add(ringPatience); w.out.pub()&pubArmed == 0; {
+	for deadline := time.Now().Add(ringPatience); w.out.pub()&(pubArmed|pubLooks) != pubArmed; {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the reader has not asked for a token for %v", ringPatience)
 		}
@@ -76,14 +83,19 @@ func (w *stoppingWriter) play(b []byte) error {
 		if err := w.armed(); err != nil {
 			return err
 		}
-		w.publish(b)
+		if _, err := w.publish(b); err != nil {
+			return err
+		}
 		if _, err := w.send([]byte{0}); err != nil {
 			return err
 		}
 		if err := w.armed(); err != nil {
 			return err
 		}
-		due := w.publish(b) // the read of the first ones may be at work yet
+		due, err := w.publish(b) // the read of the first ones may be at work yet
+		if err != nil {
+			return err
+		}
 		for stop := time.Now().Add(3 * time.Millisecond); time.Now().Before(stop); {
 			runtime.Gosched()
 		}
