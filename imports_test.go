@@ -42,6 +42,7 @@ var mayImport = map[string][]string{
 	"internal/text":      {},                                                                                                                                                                                                                  // words and numbers for people, of no protocol
 	"internal/roff":      {},                                                                                                                                                                                                                  // manual pages, of no command
 	"internal/late":      {},                                                                                                                                                                                                                  // contexts
+	"internal/near":      {},                                                                                                                                                                                                                  // words
 	"internal/user":      {},                                                                                                                                                                                                                  // numbers of users
 	"internal/rnic":      {"wire", "wire/clc", "wire/llc", "wire/roce", "internal/core", "internal/control", "internal/port", "internal/rdma"},                                                                                                // not host, not link: it opens devices, and tells interfaces of its own
 	"internal/tcpwatch":  {},                                                                                                                                                                                                                  // idle TCP sockets
@@ -56,14 +57,14 @@ var mayImport = map[string][]string{
 	"internal/attempts":  {"wire/clc"},                 // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. Of rdma only the answers for ports without a process; a device only in tests.
 	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/dispose", "internal/introduce", "internal/port", "internal/rdma"},
-	"internal/sockdiag":  {},                                                  // sockets of the kernel, of no program
-	"internal/rundir":    {"internal/user"},                                   // files and directories
-	"internal/admission": {"internal/rundir"},                                 // a file, of no connection
-	"internal/config":    {"wire", "internal/pnet", "internal/rundir"},        // a file, and the environment
-	"internal/option":    {},                                                  // TCP option 254 of a socket, of no protocol above
-	"internal/port":      {"wire"},                                            // a socket on a UDP port that an agent shares
-	"internal/pairing":   {},                                                  // pairing tokens of a socket, of no protocol above
-	"bpf":                {"wire/clc", "internal/option", "internal/pairing"}, // programs in the kernel; in tests, their clients
+	"internal/sockdiag":  {},                                                            // sockets of the kernel, of no program
+	"internal/rundir":    {"internal/user"},                                             // files and directories
+	"internal/admission": {"internal/rundir"},                                           // a file, of no connection
+	"internal/config":    {"wire", "internal/near", "internal/pnet", "internal/rundir"}, // a file, and the environment
+	"internal/option":    {},                                                            // TCP option 254 of a socket, of no protocol above
+	"internal/port":      {"wire"},                                                      // a socket on a UDP port that an agent shares
+	"internal/pairing":   {},                                                            // pairing tokens of a socket, of no protocol above
+	"bpf":                {"wire/clc", "internal/option", "internal/pairing"},           // programs in the kernel; in tests, their clients
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	// Not host, not a fabric: it has paths to a peer, and tells an owner the result of a handshake.
@@ -107,7 +108,7 @@ var mayImport = map[string][]string{
 	"internal/run/launch":     {"internal/admission", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/rundir", "internal/sysinfo"},                                                                 // starts programs
 	"internal/service":        {},                                                                                                                                                                                                                                                   // files of systemd's units, and systemctl; of no protocol
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/pod", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload", "internal/doctor", "internal/inventory", "internal/metrics", "internal/applicable", "internal/text", "internal/dump", "internal/netcat", "internal/roff"},
+	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/pod", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload", "internal/doctor", "internal/inventory", "internal/metrics", "internal/applicable", "internal/text", "internal/dump", "internal/near", "internal/netcat", "internal/roff"},
 	"internal/overlay":           {"."},                                                                                                                        // for its source: the input of go build, of no connection
 	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for fields that only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},

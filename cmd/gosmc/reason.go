@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/near"
 	"github.com/gosmc/smc/internal/roff"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -98,7 +99,7 @@ func findReason(word string) (clc.Reason, error) {
 	}
 	best, least := "", 4 // letters that differ
 	for _, r := range clc.Reasons() {
-		d := distance(tag, r.Tag)
+		d := near.Distance(tag, r.Tag)
 		if len(tag) > 2 && strings.Contains(r.Tag, tag) {
 			d = 1
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/gosmc/smc/internal/near"
 )
 
 // usagef makes the error for a command line that is not understood.
@@ -95,7 +97,7 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 	const far = 3 // letters that differ
 	best, least := "", far
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		d := distance(name, f.Name)
+		d := near.Distance(name, f.Name)
 		if strings.HasPrefix(f.Name, name) {
 			d = 1
 		}
@@ -104,27 +106,6 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 		}
 	})
 	return best
-}
-
-// distance is how many letters have to be put in, taken out or replaced to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replace := diagonal
-			if a[i] != b[j] {
-				replace++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // addCompletion adds cobra's verb completion, with checks of its arguments. It keeps the output

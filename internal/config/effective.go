@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/gosmc/smc/internal/near"
 	"github.com/gosmc/smc/internal/rundir"
 )
 
@@ -152,36 +153,11 @@ func (f *File) whole() *Problem {
 
 // nearest returns the word that may have been meant, or "" if none is near.
 func nearest(word string) string {
-	best, near := 3, "" // letters that differ
+	least, best := 3, "" // letters that differ
 	for _, w := range Words {
-		if d := distance(word, w); d < best && d < len(w) {
-			best, near = d, w
+		if d := near.Distance(word, w); d < least && d < len(w) {
+			least, best = d, w
 		}
 	}
-	return near
-}
-
-// distance is the number of letters to be put in, taken out or replaced to make b of a. Long words
-// are far from all: they are not compared.
-func distance(a, b string) int {
-	if len(a) > 2*len(b)+2 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := corner
-			if a[i] != b[j] {
-				change++
-			}
-			corner = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return best
 }
