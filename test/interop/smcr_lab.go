@@ -238,7 +238,8 @@ var dumped = regexp.MustCompile(`(\d+) packets of SMC, \d+ messages shown, (\d+)
 var errFindings = errors.New("findings")
 
 // checkFindings checks the output of 'gosmc dump --problems --json', and returns how many packets
-// it has missed: it takes no gap for a fault.
+// it has missed: it takes no gap for a fault. Its error shows the first ten findings, and the reasons
+// for which a peer has declined before all others, as faultOfLinux looks for one of them.
 func checkFindings(messages, remarks string, expected, tolerated []string) (missed string, err error) {
 	total := dumped.FindStringSubmatch(remarks)
 	if total == nil || total[1] == "0" {
@@ -246,7 +247,7 @@ func checkFindings(messages, remarks string, expected, tolerated []string) (miss
 	}
 	missed = total[2]
 	found := make(map[string]bool)
-	var wrong []string
+	var declined, wrong []string
 	for line := range strings.Lines(messages) {
 		var m struct {
 			Src      string
@@ -258,11 +259,17 @@ func checkFindings(messages, remarks string, expected, tolerated []string) (miss
 		}
 		for _, p := range m.Problems {
 			found[p.Kind] = true
-			if !slices.Contains(expected, p.Kind) && !slices.Contains(tolerated, p.Kind) {
-				wrong = append(wrong, m.Src+" "+m.Info) // which ends with its problems
+			says := m.Src + " " + m.Info // which ends with its problems
+			switch {
+			case slices.Contains(expected, p.Kind) || slices.Contains(tolerated, p.Kind):
+			case p.Kind == "declined":
+				declined = append(declined, says)
+			default:
+				wrong = append(wrong, says)
 			}
 		}
 	}
+	wrong = append(declined, wrong...) // rule: TestCheckFindings: append(declined, wrong...) -> append(wrong, declined...)
 	const shown = 10
 	if n := len(wrong); n > 0 {
 		return missed, fmt.Errorf("gosmc dump has %d %w:\n%s", n, errFindings, strings.Join(wrong[:min(n, shown)], "\n"))

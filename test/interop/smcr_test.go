@@ -27,6 +27,7 @@ func TestCheckFindings(t *testing.T) {
 		{"expected", declines, saw, []string{"declined"}, nil, ""},
 		{"expected in vain", "", saw, []string{"declined"}, nil, `nothing of the kind "declined"`},
 		{"unexpected", declines + refuses, saw, []string{"declined"}, nil, "1 findings:\n192.168.76.2:4791 NAK"},
+		{"declined after many others", strings.Repeat(refuses, 11) + declines, saw, nil, nil, "12 findings:\n Decline\n192.168.76.2:4791 NAK"},
 		{"tolerated", declines + refuses, saw, []string{"declined"}, []string{"NAK"}, ""},
 		{"tolerated in vain", "", saw, nil, []string{"NAK"}, ""},
 		{"no JSON", "Decline", saw, nil, nil, "dump --json"},
