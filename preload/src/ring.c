@@ -377,8 +377,10 @@ bool ring_lock(struct ring *r)
 		if (turn < 64)
 			continue;
 		awaited = LOCK_AWAITED;
-		if (turn % 8 == 0 && SYS(tkill, owner & ~LOCK_AWAITED, 0) == -ESRCH &&
-		    __atomic_compare_exchange_n(lock, &owner, me | awaited, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+		if (turn % 8 == 0 && SYS(tkill, owner & ~LOCK_AWAITED, 0) == -ESRCH) {
+			/* It has let the lock go, and ended since: a lock without an owner is not to be waited for. */
+			if (!__atomic_compare_exchange_n(lock, &owner, me | awaited, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+				continue;
 			/* It may have been in the middle: neither bytes nor tokens are sure to be counted. */
 			if (r->side->state != RING_ENDED)
 				r->side->state = RING_BROKEN;

@@ -8,7 +8,7 @@ import (
 )
 
 // Cases of testdata/sending.c.
-var sendingCases = []string{"partly", "beside", "urgent", "whole"}
+var sendingCases = []string{"partly", "beside", "urgent", "whole", "brief"}
 
 func sendingProgram(t *testing.T) string {
 	t.Helper()

@@ -212,6 +212,43 @@ static void test_whole(void)
 	}
 }
 
+#define BRIEF 4
+
+static uint32_t begun;
+
+static void *brief(void *fd)
+{
+	unsigned char record[RECORD] = {0};
+
+	__atomic_fetch_add(&begun, 1, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n(&begun, __ATOMIC_SEQ_CST) < BRIEF)
+		sched_yield();
+	for (int i = 0; i < 4; i++)
+		CHECK(write(*(int *)fd, record, sizeof(record)) == sizeof(record));
+	return NULL;
+}
+
+/* A thread that has written and ends at once keeps no other from writing, which waited for it. */
+static void test_brief(void)
+{
+	int c, s;
+
+	pair(&c, &s);
+	for (int i = 0; i < 4000; i++) {
+		unsigned char in[BRIEF * 4 * RECORD];
+		pthread_t t[BRIEF];
+
+		begun = 0;
+		for (int k = 0; k < BRIEF; k++)
+			CHECK(pthread_create(&t[k], NULL, brief, &c) == 0);
+		CHECK(recv(s, in, sizeof(in), MSG_WAITALL) == sizeof(in));
+		for (int k = 0; k < BRIEF; k++)
+			CHECK(pthread_join(t[k], NULL) == 0);
+	}
+	close(c);
+	close(s);
+}
+
 static const struct {
 	const char *name;
 	void (*test)(void);
@@ -220,6 +257,7 @@ static const struct {
 	{"beside", test_beside},
 	{"urgent", test_urgent},
 	{"whole", test_whole},
+	{"brief", test_brief},
 };
 
 int main(int argc, char **argv)
