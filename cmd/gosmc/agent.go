@@ -271,67 +271,67 @@ func agentError(socket string, err error) error {
 
 // write prints the report for people.
 func (r *agentReport) write(w io.Writer) error {
-	t := table{columns: []column{{}, {}}}
-	t.add("agent", fmt.Sprintf("process %d, since %s", r.PID, r.Started.Format(time.DateTime)))
-	t.add("socket", printable(r.Socket))
-	t.add("pins", printable(r.Pins))
+	t := table{Columns: []column{{}, {}}}
+	t.Add("agent", fmt.Sprintf("process %d, since %s", r.PID, r.Started.Format(time.DateTime)))
+	t.Add("socket", printable(r.Socket))
+	t.Add("pins", printable(r.Pins))
 	switch o := &r.Option; {
 	case !o.Enabled:
-		t.add("TCP option 254", "not its task")
+		t.Add("TCP option 254", "not its task")
 	case !o.Attached:
-		t.add("TCP option 254", "detached")
+		t.Add("TCP option 254", "detached")
 	default:
 		c := &o.Counters
-		t.add("TCP option 254", "attached to "+printable(o.Cgroup))
-		t.add("  SYN", listCounts(
+		t.Add("TCP option 254", "attached to "+printable(o.Cgroup))
+		t.Add("  SYN", listCounts(
 			count{c.SYNSent, "with it"}, count{c.SYNNoRoom, "without room"}, count{c.SYNFastOpen, "with Fast Open"}, count{c.SYNSigned, "with MD5 or AO"}))
-		t.add("  SYN-ACK", listCounts(
+		t.Add("  SYN-ACK", listCounts(
 			count{c.SYNACKSent, "with it"}, count{c.SYNACKCookie, "with a cookie"}, count{c.SYNACKNoRoom, "without room"}, count{c.SYNACKExcluded, "excluded by another option"}))
-		t.add("  clients", listCounts(count{c.ClientBoth, "answered"}, count{c.ClientAlone, "not answered"}))
-		t.add("  servers", listCounts(count{c.ServerBoth, "asked"}, count{c.ServerAlone, "not asked"}))
+		t.Add("  clients", listCounts(count{c.ClientBoth, "answered"}, count{c.ClientAlone, "not answered"}))
+		t.Add("  servers", listCounts(count{c.ServerBoth, "asked"}, count{c.ServerAlone, "not asked"}))
 		if c.ListenersFull > 0 {
-			t.add("  listeners", fmt.Sprintf("%d too many", c.ListenersFull))
+			t.Add("  listeners", fmt.Sprintf("%d too many", c.ListenersFull))
 		}
 	}
 	if p := &r.Pairing; p.Enabled {
 		c := &p.Counters
-		t.add("pairing", listCounts(count{c.SYNSent, "tokens on SYNs"}, count{c.SYNACKSent, "on SYN-ACKs"}))
-		t.add("  clients", listCounts(count{c.ClientPaired, "paired"}, count{c.ClientUnpaired, "not paired"}))
-		t.add("  servers", listCounts(count{c.ServerPaired, "paired"}, count{c.ServerUnpaired, "not paired"}))
-		t.add("  namespaces", listCounts(count{c.Reports, "reports"}, count{c.ReportsLost, "lost"}))
+		t.Add("pairing", listCounts(count{c.SYNSent, "tokens on SYNs"}, count{c.SYNACKSent, "on SYN-ACKs"}))
+		t.Add("  clients", listCounts(count{c.ClientPaired, "paired"}, count{c.ClientUnpaired, "not paired"}))
+		t.Add("  servers", listCounts(count{c.ServerPaired, "paired"}, count{c.ServerUnpaired, "not paired"}))
+		t.Add("  namespaces", listCounts(count{c.Reports, "reports"}, count{c.ReportsLost, "lost"}))
 	} else {
-		t.add("pairing", "no: "+printable(p.Reason))
+		t.Add("pairing", "no: "+printable(p.Reason))
 	}
 	if i := &r.Introductions; i.Enabled {
-		t.add("introductions", listCounts(count{i.Introduced, "made"}, count{i.Users, "refused by a policy of users"}, count{i.Busy, "refused by a quota"}, count{i.Unfit, "unfit"}))
-		t.add("  programs", fmt.Sprintf("%d connected, in %d network namespaces", i.Clients, i.Namespaces))
+		t.Add("introductions", listCounts(count{i.Introduced, "made"}, count{i.Users, "refused by a policy of users"}, count{i.Busy, "refused by a quota"}, count{i.Unfit, "unfit"}))
+		t.Add("  programs", fmt.Sprintf("%d connected, in %d network namespaces", i.Clients, i.Namespaces))
 	} else {
-		t.add("introductions", "no: "+printable(cmp.Or(i.Why, "not its task")))
+		t.Add("introductions", "no: "+printable(cmp.Or(i.Why, "not its task")))
 	}
-	t.add("requests", listCounts(count{r.Served.Granted, "granted"}, count{r.Served.Refused, "refused"}, count{r.Served.Unfit, "unfit"}))
+	t.Add("requests", listCounts(count{r.Served.Granted, "granted"}, count{r.Served.Refused, "refused"}, count{r.Served.Unfit, "unfit"}))
 	for _, v := range r.Vacant {
-		t.add("port "+printable(v.Address), fmt.Sprintf("without process; queue pairs that send to it are answered until %s, %s", v.Until.Format(time.TimeOnly), listCounts(count{v.Answers, "answers"})))
+		t.Add("port "+printable(v.Address), fmt.Sprintf("without process; queue pairs that send to it are answered until %s, %s", v.Until.Format(time.TimeOnly), listCounts(count{v.Answers, "answers"})))
 	}
-	if err := t.write(w); err != nil {
+	if err := t.Write(w); err != nil {
 		return err
 	}
 	if len(r.Ports) == 0 {
 		return nil
 	}
-	ports := table{columns: []column{{title: "Shared port"}, {title: "Netns", right: true}, {title: "First QPN"}, {title: "QPNs", right: true}, {title: "PID", right: true}, {title: "UID", right: true}}}
+	ports := table{Columns: []column{{Title: "Shared port"}, {Title: "Netns", Right: true}, {Title: "First QPN"}, {Title: "QPNs", Right: true}, {Title: "PID", Right: true}, {Title: "UID", Right: true}}}
 	for _, p := range r.Ports {
 		for _, s := range p.Sockets {
 			pid, uid := "n/a", "n/a"
 			if s.Process != 0 {
 				pid, uid = strconv.Itoa(int(s.Process)), strconv.Itoa(int(s.User))
 			}
-			ports.add(printable(p.Address), strconv.FormatUint(p.Namespace, 10), fmt.Sprintf("%#08x", s.FirstQPN), strconv.Itoa(int(s.QPNs)), pid, uid)
+			ports.Add(printable(p.Address), strconv.FormatUint(p.Namespace, 10), fmt.Sprintf("%#08x", s.FirstQPN), strconv.Itoa(int(s.QPNs)), pid, uid)
 		}
 	}
 	if _, err := io.WriteString(w, "\n"); err != nil {
 		return err
 	}
-	return ports.write(w)
+	return ports.Write(w)
 }
 
 // A count is a number of things.

@@ -82,10 +82,10 @@ connections that are shorter than a look.`,
 func writeApplicable(w io.Writer, r *applicable.Report, all bool) error {
 	fmt.Fprintf(w, "%d TCP connections in %s, %d pairs of programs; gains: %s\n", r.Connections,
 		formatNumber(r.Seconds)+" s", len(r.Pairs), printable(r.Table.Source))
-	t := table{columns: []column{{title: "Server"}, {title: "Client"}, {title: "Where"},
-		{title: "Conns", right: true}, {title: "Open", right: true}, {title: "Life", right: true},
-		{title: "In", right: true}, {title: "Out", right: true}, {title: "Request", right: true},
-		{title: "Gain", right: true}, {title: "Advice"}}}
+	t := table{Columns: []column{{Title: "Server"}, {Title: "Client"}, {Title: "Where"},
+		{Title: "Conns", Right: true}, {Title: "Open", Right: true}, {Title: "Life", Right: true},
+		{Title: "In", Right: true}, {Title: "Out", Right: true}, {Title: "Request", Right: true},
+		{Title: "Gain", Right: true}, {Title: "Advice"}}}
 	idle := 0
 	for _, p := range r.Pairs {
 		if p.Class == applicable.Idle && !all {
@@ -105,14 +105,14 @@ func writeApplicable(w io.Writer, r *applicable.Report, all bool) error {
 		if p.Gain != nil {
 			gain = fmt.Sprintf("%.1fx (%.1f-%.1f)", p.Gain.Expected, p.Gain.Low, p.Gain.High)
 		}
-		t.add(fmt.Sprintf("%d %s", p.Port, orNA(p.Server)), orNA(p.Client), p.Where,
+		t.Add(fmt.Sprintf("%d %s", p.Port, orNA(p.Server)), orNA(p.Client), p.Where,
 			fmt.Sprint(p.Connections), fmt.Sprint(p.Open), life, formatBytes(int64(p.BytesIn)),
 			formatBytes(int64(p.BytesOut)), request, gain, p.Advice)
 		if p.Obstacle != "" {
-			t.below(printable(p.Obstacle))
+			t.Below(printable(p.Obstacle))
 		}
 	}
-	if err := t.write(w); err != nil {
+	if err := t.Write(w); err != nil {
 		return err
 	}
 	if idle > 0 {

@@ -114,11 +114,11 @@ func listBenchmarks(w io.Writer, chosen []*bench.Row, asJSON bool) error {
 		}
 		return writeJSON(w, list)
 	}
-	t := table{columns: []column{{title: "BENCHMARK"}, {title: "UNIT"}, {title: "TRANSPORTS"}, {title: "MEASURES"}}}
+	t := table{Columns: []column{{Title: "BENCHMARK"}, {Title: "UNIT"}, {Title: "TRANSPORTS"}, {Title: "MEASURES"}}}
 	for _, b := range chosen {
-		t.add(b.Name, b.Unit, strings.Join(b.Transports, " "), b.Title)
+		t.Add(b.Name, b.Unit, strings.Join(b.Transports, " "), b.Title)
 	}
-	return t.write(w)
+	return t.Write(w)
 }
 
 // reportBench prints a report. With check a missed must is an error.

@@ -9,14 +9,14 @@ import (
 
 // writeBench prints a report for people.
 func writeBench(w io.Writer, r *bench.Report) error {
-	head := table{columns: []column{{}, {}}}
+	head := table{Columns: []column{{}, {}}}
 	for _, l := range machineLines(&r.Machine) {
-		head.add(l[0], l[1])
+		head.Add(l[0], l[1])
 	}
-	head.add("Load", fmt.Sprintf("%.2f before the start", r.Machine.LoadAvg1))
-	head.add("Commit", r.Machine.Commit)
-	head.add("Rounds", fmt.Sprintf("%d of %g s, after %g s to warm up; values are medians", r.Settings.Rounds, r.Settings.MeasureSeconds, r.Settings.WarmUpSeconds))
-	if err := head.write(w); err != nil {
+	head.Add("Load", fmt.Sprintf("%.2f before the start", r.Machine.LoadAvg1))
+	head.Add("Commit", r.Machine.Commit)
+	head.Add("Rounds", fmt.Sprintf("%d of %g s, after %g s to warm up; values are medians", r.Settings.Rounds, r.Settings.MeasureSeconds, r.Settings.WarmUpSeconds))
+	if err := head.Write(w); err != nil {
 		return err
 	}
 	if r.Machine.CPUs < 2 {
@@ -24,7 +24,7 @@ func writeBench(w io.Writer, r *bench.Report) error {
 	}
 	fmt.Fprintln(w)
 	t := benchTable(r)
-	if err := t.write(w); err != nil {
+	if err := t.Write(w); err != nil {
 		return err
 	}
 	if notes := benchNotes(r); len(notes) > 0 {
@@ -61,14 +61,14 @@ func benchNotes(r *bench.Report) []string {
 // benchTable has a line for each transport of each benchmark, and beside it the bound that
 // compares SMC with that transport.
 func benchTable(r *bench.Report) *table {
-	t := &table{columns: []column{
-		{title: "BENCHMARK"}, {title: "UNIT"}, {title: "TRANSPORT"},
-		{title: "MEDIAN", right: true}, {title: "MIN", right: true}, {title: "MAX", right: true}, {title: "P99", right: true},
-		{title: "CPUS", right: true}, {title: "RATIO", right: true}, {title: "MUST", right: true}, {title: "AIM", right: true}, {},
+	t := &table{Columns: []column{
+		{Title: "BENCHMARK"}, {Title: "UNIT"}, {Title: "TRANSPORT"},
+		{Title: "MEDIAN", Right: true}, {Title: "MIN", Right: true}, {Title: "MAX", Right: true}, {Title: "P99", Right: true},
+		{Title: "CPUS", Right: true}, {Title: "RATIO", Right: true}, {Title: "MUST", Right: true}, {Title: "AIM", Right: true}, {},
 	}}
 	for i, b := range r.Benchmarks {
 		if i > 0 {
-			t.add()
+			t.Add()
 		}
 		for j, result := range b.Results {
 			name, unit := "", ""
@@ -76,7 +76,7 @@ func benchTable(r *bench.Report) *table {
 				name, unit = b.Name, b.Unit
 			}
 			if result.Error != "" {
-				t.add(name, unit, result.Transport, "", "", "", "", "", "", "", "", "ERROR "+printable(result.Error))
+				t.Add(name, unit, result.Transport, "", "", "", "", "", "", "", "", "ERROR "+printable(result.Error))
 				continue
 			}
 			p99 := ""
@@ -87,11 +87,11 @@ func benchTable(r *bench.Report) *table {
 				name, unit, result.Transport, formatNumber(result.Median), formatNumber(result.Min),
 				formatNumber(result.Max), p99, formatNumber(result.CPUs),
 			}
-			t.add(append(row, compareCells(b.Bounds, b.Better == "lower", result.Transport)...)...)
+			t.Add(append(row, compareCells(b.Bounds, b.Better == "lower", result.Transport)...)...)
 			if cells := compareCells(b.CPUBounds, true, result.Transport); cells != nil {
-				t.add(append([]string{"", "", "  CPU each", formatNumber(result.CPUEach) + " µs", "", "", "", ""}, cells...)...)
+				t.Add(append([]string{"", "", "  CPU each", formatNumber(result.CPUEach) + " µs", "", "", "", ""}, cells...)...)
 			} else if result.CPUEach > 0 && len(b.CPUBounds) > 0 {
-				t.add("", "", "  CPU each", formatNumber(result.CPUEach)+" µs")
+				t.Add("", "", "  CPU each", formatNumber(result.CPUEach)+" µs")
 			}
 		}
 	}

@@ -182,7 +182,7 @@ func setConfig(f *config.File, args []string) error {
 }
 
 func (r *configReport) write(w io.Writer) error {
-	t := table{columns: []column{{title: "Word"}, {title: "Value"}, {title: "Source"}}}
+	t := table{Columns: []column{{Title: "Word"}, {Title: "Value"}, {Title: "Source"}}}
 	for _, e := range r.Entries {
 		source, separator := e.Source, " "
 		if e.Word == config.PNET {
@@ -195,7 +195,7 @@ func (r *configReport) write(w io.Writer) error {
 		case len(e.Lines) > 0:
 			source += ":" + strings.Trim(strings.ReplaceAll(fmt.Sprint(e.Lines), " ", ","), "[]")
 		}
-		t.add(e.Word, orNA(value), printable(source))
+		t.Add(e.Word, orNA(value), printable(source))
 	}
-	return t.write(w)
+	return t.Write(w)
 }

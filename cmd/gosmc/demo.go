@@ -88,9 +88,9 @@ func runDemo(cmd *cobra.Command, o demo.Options, asJSON bool) error {
 // writeDemo prints a report for people.
 func writeDemo(w io.Writer, r *demo.Report) error {
 	s, t := r.Runs[0], r.Runs[1]
-	about := table{columns: []column{{}, {}}}
-	about.add("Mode", strings.TrimSpace(s.Mode+" "+s.Version))
-	about.add("EID", orNA(s.EID))
+	about := table{Columns: []column{{}, {}}}
+	about.Add("Mode", strings.TrimSpace(s.Mode+" "+s.Version))
+	about.Add("EID", orNA(s.EID))
 	peer := fmt.Sprintf("%s, process %d", orNA(s.Peer), s.PeerPID)
 	if s.PeerHost != "" {
 		peer += ", host " + printable(s.PeerHost)
@@ -98,15 +98,15 @@ func writeDemo(w io.Writer, r *demo.Report) error {
 	if s.PeerOS != "" {
 		peer += " (" + printable(s.PeerOS) + ")"
 	}
-	about.add("Peer", peer)
+	about.Add("Peer", peer)
 	if s.Reason != "" {
-		about.add("Reason", printable(s.Reason)+codeInBrackets(s.ReasonCode))
+		about.Add("Reason", printable(s.Reason)+codeInBrackets(s.ReasonCode))
 	}
 	if r.Network != "" {
-		about.add("Network", printable(r.Network))
+		about.Add("Network", printable(r.Network))
 	}
-	about.add("Machine", fmt.Sprintf("%s, %d CPUs, %s", orNA(r.Machine.CPU), r.Machine.CPUs, orNA(r.Machine.Kernel)))
-	if err := about.write(w); err != nil {
+	about.Add("Machine", fmt.Sprintf("%s, %d CPUs, %s", orNA(r.Machine.CPU), r.Machine.CPUs, orNA(r.Machine.Kernel)))
+	if err := about.Write(w); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -124,16 +124,16 @@ func writeDemo(w io.Writer, r *demo.Report) error {
 		return formatNumber(a/b) + " x"
 	}
 	gbps := func(f demo.File) string { return formatNumber(f.Rate/1e9) + " GB/s" }
-	results := table{columns: []column{{}, {title: s.Mode, right: true}, {title: "plain TCP", right: true}, {title: "ratio", right: true}}}
-	results.add("File of "+formatBytes(r.Size), gbps(s.File), gbps(t.File), times(s.File.Rate, t.File.Rate))
-	results.add("  time", formatNumber(s.File.Seconds)+" s", formatNumber(t.File.Seconds)+" s", times(s.File.Seconds, t.File.Seconds))
-	results.add("  CPU time, both sides", formatNumber(s.File.CPUSeconds)+" s", formatNumber(t.File.CPUSeconds)+" s", times(s.File.CPUSeconds, t.File.CPUSeconds))
-	results.add("  SHA-256", right(s.File.Right), right(t.File.Right))
-	results.add(fmt.Sprintf("HTTP, %d connections", demo.Conns), formatNumber(s.HTTP.Rate)+" requests/s", formatNumber(t.HTTP.Rate)+" requests/s", times(s.HTTP.Rate, t.HTTP.Rate))
-	results.add("  half answered within", formatNumber(s.HTTP.P50)+" µs", formatNumber(t.HTTP.P50)+" µs", times(s.HTTP.P50, t.HTTP.P50))
-	results.add("  99 % answered within", formatNumber(s.HTTP.P99)+" µs", formatNumber(t.HTTP.P99)+" µs", times(s.HTTP.P99, t.HTTP.P99))
-	results.add("  answers", demoAnswers(s.HTTP), demoAnswers(t.HTTP))
-	if err := results.write(w); err != nil {
+	results := table{Columns: []column{{}, {Title: s.Mode, Right: true}, {Title: "plain TCP", Right: true}, {Title: "ratio", Right: true}}}
+	results.Add("File of "+formatBytes(r.Size), gbps(s.File), gbps(t.File), times(s.File.Rate, t.File.Rate))
+	results.Add("  time", formatNumber(s.File.Seconds)+" s", formatNumber(t.File.Seconds)+" s", times(s.File.Seconds, t.File.Seconds))
+	results.Add("  CPU time, both sides", formatNumber(s.File.CPUSeconds)+" s", formatNumber(t.File.CPUSeconds)+" s", times(s.File.CPUSeconds, t.File.CPUSeconds))
+	results.Add("  SHA-256", right(s.File.Right), right(t.File.Right))
+	results.Add(fmt.Sprintf("HTTP, %d connections", demo.Conns), formatNumber(s.HTTP.Rate)+" requests/s", formatNumber(t.HTTP.Rate)+" requests/s", times(s.HTTP.Rate, t.HTTP.Rate))
+	results.Add("  half answered within", formatNumber(s.HTTP.P50)+" µs", formatNumber(t.HTTP.P50)+" µs", times(s.HTTP.P50, t.HTTP.P50))
+	results.Add("  99 % answered within", formatNumber(s.HTTP.P99)+" µs", formatNumber(t.HTTP.P99)+" µs", times(s.HTTP.P99, t.HTTP.P99))
+	results.Add("  answers", demoAnswers(s.HTTP), demoAnswers(t.HTTP))
+	if err := results.Write(w); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\nThe time is that of the transfer; SHA-256 %s was computed afterwards.\n", r.SHA256)

@@ -11,9 +11,9 @@ import (
 
 // writeConnList prints a line for each connection.
 func writeConnList(w io.Writer, l *dump.ConnList) error {
-	t := table{columns: []column{
-		{title: "Conn"}, {title: "Client"}, {title: "Server"}, {title: "Mode"}, {title: "Group"}, {title: "Link"}, {title: "State"},
-		{title: "To server", right: true}, {title: "To client", right: true}, {title: "Problems", right: true}, {title: "Reason"},
+	t := table{Columns: []column{
+		{Title: "Conn"}, {Title: "Client"}, {Title: "Server"}, {Title: "Mode"}, {Title: "Group"}, {Title: "Link"}, {Title: "State"},
+		{Title: "To server", Right: true}, {Title: "To client", Right: true}, {Title: "Problems", Right: true}, {Title: "Reason"},
 	}}
 	for _, c := range l.Conns {
 		group, link := "", ""
@@ -39,9 +39,9 @@ func writeConnList(w io.Writer, l *dump.ConnList) error {
 			}
 			return formatBytes(int64(min(r.Produced, 1<<62)))
 		}
-		t.add("c"+strconv.Itoa(c.ID), c.Client.String(), c.Server.String(), c.Mode, group, link, state, bytes(&c.ToServer), bytes(&c.ToClient), strconv.Itoa(c.Problems), printable(reason))
+		t.Add("c"+strconv.Itoa(c.ID), c.Client.String(), c.Server.String(), c.Mode, group, link, state, bytes(&c.ToServer), bytes(&c.ToClient), strconv.Itoa(c.Problems), printable(reason))
 	}
-	if err := t.write(w); err != nil {
+	if err := t.Write(w); err != nil {
 		return err
 	}
 	if l.Omitted > 0 {

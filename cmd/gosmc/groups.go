@@ -179,15 +179,15 @@ func yesNo(b bool) string {
 }
 
 func (r *groupsReport) write(w io.Writer) error {
-	t := table{columns: []column{
-		{title: "LG-ID"}, {title: "LG-Role"}, {title: "LG-Type"}, {title: "VLAN", right: true}, {title: "#Conns", right: true}, {title: "PNET-ID"},
-		{title: "Mode"}, {title: "Peer"}, {title: "Process"},
+	t := table{Columns: []column{
+		{Title: "LG-ID"}, {Title: "LG-Role"}, {Title: "LG-Type"}, {Title: "VLAN", Right: true}, {Title: "#Conns", Right: true}, {Title: "PNET-ID"},
+		{Title: "Mode"}, {Title: "Peer"}, {Title: "Process"},
 	}}
 	for _, g := range r.Groups {
-		t.add(lgID(g.ID), lgRole(g.Role), orNA(g.Type), strconv.Itoa(int(g.VLAN)), strconv.Itoa(g.Conns), orNA(g.PNETID),
+		t.Add(lgID(g.ID), lgRole(g.Role), orNA(g.Type), strconv.Itoa(int(g.VLAN)), strconv.Itoa(g.Conns), orNA(g.PNETID),
 			strings.TrimSpace(orNA(g.Mode)+" "+printable(g.Version)), orNA(g.Peer), process(g.PID, g.Command))
 	}
-	return t.write(w)
+	return t.Write(w)
 }
 
 // writeDetails prints a block for each group.
@@ -196,8 +196,8 @@ func (r *groupsReport) writeDetails(w io.Writer) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		t := table{columns: []column{{}, {}}}
-		row := func(name, value string) { t.add(name, ": "+value) }
+		t := table{Columns: []column{{}, {}}}
+		row := func(name, value string) { t.Add(name, ": "+value) }
 		row("LG-ID", lgID(g.ID))
 		row("Mode", orNA(g.Mode))
 		row("State", orNA(g.State))
@@ -225,7 +225,7 @@ func (r *groupsReport) writeDetails(w io.Writer) error {
 			row("RMB", fmt.Sprintf("%d B, %d buffers: %d idle, %d in quarantine", g.RMBBytes, g.RMBs, g.IdleRMBs, g.Quarantined))
 		}
 		row("Process", process(g.PID, g.Command))
-		if err := t.write(w); err != nil {
+		if err := t.Write(w); err != nil {
 			return err
 		}
 	}
@@ -233,15 +233,15 @@ func (r *groupsReport) writeDetails(w io.Writer) error {
 }
 
 func (r *groupsReport) writeLinks(w io.Writer, details bool) error {
-	t := table{columns: []column{
-		{title: "LG-ID"}, {title: "LG-Role"}, {title: "LG-Type"}, {title: "Net-Dev"}, {title: "Link-State"}, {title: "#Conns", right: true},
+	t := table{Columns: []column{
+		{Title: "LG-ID"}, {Title: "LG-Role"}, {Title: "LG-Type"}, {Title: "Net-Dev"}, {Title: "Link-State"}, {Title: "#Conns", Right: true},
 	}}
 	if details {
-		t.columns = append(t.columns, column{title: "Link-UID"}, column{title: "IB-Dev"}, column{title: "IB-P", right: true},
-			column{title: "Local-GID"}, column{title: "Local-QP"}, column{title: "Peer-GID"}, column{title: "Peer-QP"},
-			column{title: "MTU", right: true}, column{title: "RTT", right: true}, column{title: "Sent", right: true}, column{title: "Resent", right: true})
+		t.Columns = append(t.Columns, column{Title: "Link-UID"}, column{Title: "IB-Dev"}, column{Title: "IB-P", Right: true},
+			column{Title: "Local-GID"}, column{Title: "Local-QP"}, column{Title: "Peer-GID"}, column{Title: "Peer-QP"},
+			column{Title: "MTU", Right: true}, column{Title: "RTT", Right: true}, column{Title: "Sent", Right: true}, column{Title: "Resent", Right: true})
 	}
-	t.columns = append(t.columns, column{title: "Process"}, column{})
+	t.Columns = append(t.Columns, column{Title: "Process"}, column{})
 	for _, g := range r.Groups {
 		for _, l := range g.Links {
 			cells := []string{lgID(g.ID), lgRole(g.Role), orNA(g.Type), orNA(l.NetDev), orNA(l.State), strconv.Itoa(l.Conns)}
@@ -256,10 +256,10 @@ func (r *groupsReport) writeLinks(w io.Writer, details bool) error {
 				cells = append(cells, lgID(l.UID), orNA(l.Device), strconv.Itoa(l.Port), orNA(l.LocalGID), fmt.Sprintf("%#x", l.LocalQPN),
 					orNA(l.PeerGID), fmt.Sprintf("%#x", l.PeerQPN), mtu, rtt, formatBytes(int64(min(l.SentBytes, 1<<62))), strconv.FormatUint(l.Retransmitted, 10))
 			}
-			t.add(append(cells, process(g.PID, g.Command), printable(l.Why))...)
+			t.Add(append(cells, process(g.PID, g.Command), printable(l.Why))...)
 		}
 	}
-	return t.write(w)
+	return t.Write(w)
 }
 
 func newDeviceCommand() *cobra.Command {
@@ -295,22 +295,22 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 }
 
 func (r *devicesReport) write(w io.Writer, details bool) error {
-	t := table{columns: []column{
-		{title: "Net-Dev"}, {title: "IB-Dev"}, {title: "IB-P", right: true}, {title: "IB-State"}, {title: "Type"}, {title: "Crit"},
-		{title: "#Links", right: true}, {title: "PNET-ID"},
+	t := table{Columns: []column{
+		{Title: "Net-Dev"}, {Title: "IB-Dev"}, {Title: "IB-P", Right: true}, {Title: "IB-State"}, {Title: "Type"}, {Title: "Crit"},
+		{Title: "#Links", Right: true}, {Title: "PNET-ID"},
 	}}
 	if details {
-		t.columns = append(t.columns, column{title: "GID"}, column{title: "MAC"}, column{title: "MTU", right: true},
-			column{title: "Received", right: true}, column{title: "Bad-ICRC", right: true}, column{title: "No-QP", right: true}, column{title: "Send-Err", right: true})
+		t.Columns = append(t.Columns, column{Title: "GID"}, column{Title: "MAC"}, column{Title: "MTU", Right: true},
+			column{Title: "Received", Right: true}, column{Title: "Bad-ICRC", Right: true}, column{Title: "No-QP", Right: true}, column{Title: "Send-Err", Right: true})
 	}
-	t.columns = append(t.columns, column{title: "Process"}, column{})
+	t.Columns = append(t.Columns, column{Title: "Process"}, column{})
 	for _, d := range r.Devices {
 		cells := []string{orNA(d.NetDev), orNA(d.Address), strconv.Itoa(d.Port), orNA(d.State), orNA(d.Type), yesNo(d.Critical), strconv.Itoa(d.Links), orNA(d.PNETID)}
 		if details {
 			count := func(n uint64) string { return strconv.FormatUint(n, 10) }
 			cells = append(cells, orNA(d.GID), orNA(d.MAC), strconv.Itoa(d.MTU), count(d.RcvdPackets), count(d.BadICRC), count(d.UnknownQP), count(d.SendErrors))
 		}
-		t.add(append(cells, process(d.PID, d.Command), printable(d.Why))...)
+		t.Add(append(cells, process(d.PID, d.Command), printable(d.Why))...)
 	}
-	return t.write(w)
+	return t.Write(w)
 }

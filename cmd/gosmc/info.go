@@ -156,13 +156,13 @@ func (r *infoReport) write(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "%s\n\n", printable(r.verdict())); err != nil {
 		return err
 	}
-	t := table{columns: []column{{}, {}}}
-	t.add("Host name", orNA(r.HostName))
+	t := table{Columns: []column{{}, {}}}
+	t.Add("Host name", orNA(r.HostName))
 	for _, l := range machineLines(&r.Machine) {
-		t.add(l[0], l[1])
+		t.Add(l[0], l[1])
 	}
-	t.add("Memory", formatBytes(r.MemoryTotal))
-	t.add("Open files", fmt.Sprintf("%d, at most %d", r.OpenFiles.Soft, r.OpenFiles.Hard))
+	t.Add("Memory", formatBytes(r.MemoryTotal))
+	t.Add("Open files", fmt.Sprintf("%d, at most %d", r.OpenFiles.Soft, r.OpenFiles.Hard))
 	dir := orNA(r.Dir)
 	switch {
 	case r.DirMode != "":
@@ -170,26 +170,26 @@ func (r *infoReport) write(w io.Writer) error {
 	case r.Dir != "":
 		dir += " (does not exist)"
 	}
-	t.add("Run directory", dir)
+	t.Add("Run directory", dir)
 	file := printable(r.ConfigFile)
 	if _, err := os.Stat(r.ConfigFile); errors.Is(err, os.ErrNotExist) {
 		file += " (does not exist)"
 	}
-	t.add("Configuration", file)
+	t.Add("Configuration", file)
 	if r.ConfigError != "" {
-		t.add("", "left out: "+printable(r.ConfigError))
+		t.Add("", "left out: "+printable(r.ConfigError))
 	}
-	t.add("Hosts running", strconv.Itoa(r.Hosts))
+	t.Add("Hosts running", strconv.Itoa(r.Hosts))
 	if len(r.Programs) > 0 {
-		t.add("By gosmc run", programs(r.Programs))
+		t.Add("By gosmc run", programs(r.Programs))
 	}
 	for _, program := range slices.Sorted(maps.Keys(r.Left)) {
-		t.add("Left to TCP", program+": "+r.Left[program])
+		t.Add("Left to TCP", program+": "+r.Left[program])
 	}
-	t.add("SEID", orNA(r.SEID))
-	t.add("UEIDs", orNA(strings.Join(r.UEIDs, ", ")))
-	t.add("GID", orNA(r.GID))
-	if err := t.write(w); err != nil {
+	t.Add("SEID", orNA(r.SEID))
+	t.Add("UEIDs", orNA(strings.Join(r.UEIDs, ", ")))
+	t.Add("GID", orNA(r.GID))
+	if err := t.Write(w); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -201,7 +201,7 @@ func (r *infoReport) write(w io.Writer) error {
 }
 
 func (r *infoReport) writeCapabilities(w io.Writer) error {
-	can := table{columns: []column{{title: "Capability"}, {title: "Available"}, {title: "Why not"}}}
+	can := table{Columns: []column{{Title: "Capability"}, {Title: "Available"}, {Title: "Why not"}}}
 	c, advice := r.Capabilities, ""
 	for _, row := range []struct {
 		name string
@@ -219,17 +219,17 @@ func (r *infoReport) writeCapabilities(w io.Writer) error {
 		if row.c.Available {
 			available = "yes"
 		}
-		can.add(row.name, available, printable(row.c.Why))
+		can.Add(row.name, available, printable(row.c.Why))
 		if row.c.Advice != "" && row.c.Advice != advice {
 			advice = row.c.Advice // the same for all that it stands in the way of
-			can.add("", "", printable(advice))
+			can.Add("", "", printable(advice))
 		}
 	}
-	return can.write(w)
+	return can.Write(w)
 }
 
 func (r *infoReport) writeLimits(w io.Writer) error {
-	limits := table{columns: []column{{title: "Limit"}, {title: "Value", right: true}, {title: "In use", right: true}}}
+	limits := table{Columns: []column{{Title: "Limit"}, {Title: "Value", Right: true}, {Title: "In use", Right: true}}}
 	for _, l := range r.Limits {
 		used := "n/a"
 		if l.Used >= 0 {
@@ -239,9 +239,9 @@ func (r *infoReport) writeLimits(w io.Writer) error {
 		if l.Limit >= 0 {
 			limit = formatUnit(l.Limit, l.Unit)
 		}
-		limits.add(orNA(l.Name), limit, used)
+		limits.Add(orNA(l.Name), limit, used)
 	}
-	return limits.write(w)
+	return limits.Write(w)
 }
 
 func formatUnit(v int64, unit string) string {

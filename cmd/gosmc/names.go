@@ -231,15 +231,15 @@ network that is known to be another one is not used. A PNETID is 1 to 16 charact
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), namesReport{Schema: jsonSchema, Time: time.Now(), File: config.Path(), PNET: list})
 			}
-			t := table{columns: []column{{title: "PNET-ID"}, {title: "Net-Dev"}, {}}}
+			t := table{Columns: []column{{Title: "PNET-ID"}, {Title: "Net-Dev"}, {}}}
 			for _, p := range list {
 				note := ""
 				if !p.Exists {
 					note = "there is no such interface here"
 				}
-				t.add(orNA(p.PNETID), printable(p.NetDev), note)
+				t.Add(orNA(p.PNETID), printable(p.NetDev), note)
 			}
-			return t.write(cmd.OutOrStdout())
+			return t.Write(cmd.OutOrStdout())
 		})
 	change(cmd, "add PNETID INTERFACE", "Say which network an interface is on", "NET1 eth1", 2, func(f *config.File, args []string) error {
 		for _, v := range f.Values(config.PNET) {

@@ -5,91 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync/atomic"
 	"syscall"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/text"
 )
-
-// A table is printed with its columns aligned and two spaces between them.
-type table struct {
-	columns []column
-	rows    [][]string       // each as long as columns, or shorter
-	notes   map[int][]string // lines below a row, by its index
-	bare    bool             // without the titles
-}
-
-type column struct {
-	title string
-	right bool // aligned right, as numbers are
-}
-
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
-
-// below adds lines below the last row.
-func (t *table) below(lines ...string) {
-	if t.notes == nil {
-		t.notes = make(map[int][]string)
-	}
-	i := len(t.rows) - 1
-	t.notes[i] = append(t.notes[i], lines...)
-}
-
-// write prints the table. Trailing spaces are left out, and so are columns without a title
-// and without a cell.
-func (t *table) write(w io.Writer) error {
-	width := make([]int, len(t.columns))
-	for i, c := range t.columns {
-		if !t.bare {
-			width[i] = utf8.RuneCountInString(c.title)
-		}
-	}
-	for _, row := range t.rows {
-		for i, cell := range row {
-			width[i] = max(width[i], utf8.RuneCountInString(cell))
-		}
-	}
-	var b strings.Builder
-	line := func(cells []string) {
-		var l strings.Builder
-		first := true
-		for i, cell := range cells {
-			if width[i] == 0 {
-				continue
-			}
-			if !first {
-				l.WriteString("  ")
-			}
-			first = false
-			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
-			if t.columns[i].right {
-				l.WriteString(pad + cell)
-			} else {
-				l.WriteString(cell + pad)
-			}
-		}
-		b.WriteString(strings.TrimRight(l.String(), " ") + "\n")
-	}
-	titles := make([]string, len(t.columns))
-	for i, c := range t.columns {
-		titles[i] = c.title
-	}
-	if strings.Join(titles, "") != "" && !t.bare {
-		line(titles)
-	}
-	for i, row := range t.rows {
-		line(row)
-		for _, note := range t.notes[i] {
-			b.WriteString("        " + note + "\n")
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
 
 // Short names of package text, for its most frequent functions.
 var (
@@ -103,7 +25,11 @@ var (
 	writeJSONLine = text.JSONLine
 )
 
-type byteSize = text.ByteSize
+type (
+	table    = text.Table
+	column   = text.Column
+	byteSize = text.ByteSize
+)
 
 // An output is standard output. It remembers that a write failed, for callers that do not check.
 type output struct {

@@ -5,27 +5,6 @@ import (
 	"testing"
 )
 
-func TestTable(t *testing.T) {
-	tab := table{columns: []column{{title: "Name"}, {title: "Value", right: true}, {}, {title: "Note"}}}
-	tab.add("a", "1", "", "x")
-	tab.add("µs", "1 000", "")
-	tab.add()
-	tab.add("long name", "22", "", "y")
-	var b strings.Builder
-	if err := tab.write(&b); err != nil {
-		t.Fatal(err)
-	}
-	want := "" +
-		"Name       Value  Note\n" +
-		"a              1  x\n" +
-		"µs         1 000\n" +
-		"\n" +
-		"long name     22  y\n"
-	if b.String() != want {
-		t.Errorf("table:\n%s\nwant:\n%s", b.String(), want)
-	}
-}
-
 func TestCutAddress(t *testing.T) {
 	for _, tt := range []struct {
 		addr  string

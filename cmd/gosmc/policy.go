@@ -44,11 +44,11 @@ stays TCP, with the reason NOT_ALLOWED. 'gosmc run --explain HOST:PORT' says wha
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), r)
 			}
-			t := table{columns: []column{{title: "Word"}, {title: "Value"}, {title: "Source"}}}
+			t := table{Columns: []column{{Title: "Word"}, {Title: "Value"}, {Title: "Source"}}}
 			for _, w := range r.Entries {
-				t.add(w.Word, orNA(strings.Join(w.Values, " ")), printable(w.Source))
+				t.Add(w.Word, orNA(strings.Join(w.Values, " ")), printable(w.Source))
 			}
-			return t.write(cmd.OutOrStdout())
+			return t.Write(cmd.OutOrStdout())
 		})
 	adds := change(cmd, "add WORD VALUE", "Add a line to the configuration file", "listen-port 8000-8999", 2,
 		func(f *config.File, args []string) error {

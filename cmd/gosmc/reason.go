@@ -115,11 +115,11 @@ func findReason(word string) (clc.Reason, error) {
 
 // list writes a line for each reason.
 func (r *reasonReport) list(w io.Writer) error {
-	t := table{columns: []column{{title: "Code"}, {title: "Tag"}, {title: "Reason"}}}
+	t := table{Columns: []column{{Title: "Code"}, {Title: "Tag"}, {Title: "Reason"}}}
 	for _, e := range r.Reasons {
-		t.add(fmt.Sprintf("0x%08x", uint32(e.Code)), e.Tag, e.Reason)
+		t.Add(fmt.Sprintf("0x%08x", uint32(e.Code)), e.Tag, e.Reason)
 	}
-	return t.write(w)
+	return t.Write(w)
 }
 
 // explain writes all that is known of each reason.
@@ -128,17 +128,17 @@ func (r *reasonReport) explain(w io.Writer) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		t := table{columns: []column{{}, {}}}
-		t.add("Reason", fmt.Sprintf("%s (0x%08x)", e.Tag, uint32(e.Code)))
-		t.add("", e.Reason)
-		t.add("Cause", e.Cause)
-		t.add("Remedy", e.Advice)
+		t := table{Columns: []column{{}, {}}}
+		t.Add("Reason", fmt.Sprintf("%s (0x%08x)", e.Tag, uint32(e.Code)))
+		t.Add("", e.Reason)
+		t.Add("Cause", e.Cause)
+		t.Add("Remedy", e.Advice)
 		found := "by either host: a Decline has the code"
 		if e.Local {
 			found = "by this host: no Decline has the code"
 		}
-		t.add("Found", found)
-		if err := t.write(w); err != nil {
+		t.Add("Found", found)
+		if err := t.Write(w); err != nil {
 			return err
 		}
 	}

@@ -279,11 +279,11 @@ func (f *serviceFlags) list(cmd *cobra.Command) error {
 	if f.json {
 		return writeJSON(cmd.OutOrStdout(), r)
 	}
-	table := table{columns: []column{{title: "Service"}, {title: "State"}, {title: "Running"}, {title: "Run directory"}, {title: "File"}, {}}}
+	table := table{Columns: []column{{Title: "Service"}, {Title: "State"}, {Title: "Running"}, {Title: "Run directory"}, {Title: "File"}, {}}}
 	for _, s := range r.Services {
-		table.add(printable(strings.TrimSuffix(s.Unit, ".service")), s.State, orNA(s.Running), orNA(s.Dir), printable(s.File), printable(s.Why))
+		table.Add(printable(strings.TrimSuffix(s.Unit, ".service")), s.State, orNA(s.Running), orNA(s.Dir), printable(s.File), printable(s.Why))
 	}
-	return table.write(cmd.OutOrStdout())
+	return table.Write(cmd.OutOrStdout())
 }
 
 // completeUnits completes the names of services: of all, or of those that have a drop-in.

@@ -166,9 +166,9 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 		}
 		return cutAddress(s, addressWidth)
 	}
-	t := table{bare: f.bare, columns: []column{
-		{title: "State"}, {title: "Recv-Q", right: true}, {title: "Send-Q", right: true},
-		{title: "Local Address"}, {title: "Peer Address"}, {title: "Mode"}, {title: "LG-ID"}, {title: "Link"}, {title: "Process"}, {},
+	t := table{Bare: f.bare, Columns: []column{
+		{Title: "State"}, {Title: "Recv-Q", Right: true}, {Title: "Send-Q", Right: true},
+		{Title: "Local Address"}, {Title: "Peer Address"}, {Title: "Mode"}, {Title: "LG-ID"}, {Title: "Link"}, {Title: "Process"}, {},
 	}}
 	for _, l := range r.Listeners {
 		mark, mode := "", l.Mode
@@ -178,7 +178,7 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 		case l.Unannounced:
 			mark, mode = unannounced, "TCP"
 		}
-		t.add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", mode, "", "", process(l.PID, l.Command), mark)
+		t.Add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", mode, "", "", process(l.PID, l.Command), mark)
 	}
 	for _, c := range r.Connections {
 		mode := orNA(c.Mode)
@@ -208,13 +208,13 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 		if c.Reason != "" {
 			notes = append(notes, printable(c.Reason))
 		}
-		t.add(orNA(c.State), strconv.FormatUint(c.RecvQ, 10), strconv.FormatUint(c.SendQ, 10),
+		t.Add(orNA(c.State), strconv.FormatUint(c.RecvQ, 10), strconv.FormatUint(c.SendQ, 10),
 			address(c.Local), address(c.Peer), mode, group, link, process(c.PID, c.Command), strings.Join(notes, "; "))
 		if f.why {
-			t.below(remedy(&c)...)
+			t.Below(remedy(&c)...)
 		}
 	}
-	return t.write(w)
+	return t.Write(w)
 }
 
 // cutAddress shortens host:port to width characters, with two dots in front of the port.

@@ -27,8 +27,8 @@ func remedy(c *inventory.Conn) (lines []string) {
 
 // writeServices prints a line for each server.
 func (r *ssReport) writeServices(w io.Writer, bare bool) error {
-	t := table{bare: bare, columns: []column{
-		{title: "Port", right: true}, {title: "Server"}, {title: "Unix", right: true}, {title: "SMC-D", right: true}, {title: "SMC-R", right: true}, {title: "TCP", right: true}, {title: "Why TCP"},
+	t := table{Bare: bare, Columns: []column{
+		{Title: "Port", Right: true}, {Title: "Server"}, {Title: "Unix", Right: true}, {Title: "SMC-D", Right: true}, {Title: "SMC-R", Right: true}, {Title: "TCP", Right: true}, {Title: "Why TCP"},
 	}}
 	for _, s := range r.Services {
 		var why []string
@@ -36,7 +36,7 @@ func (r *ssReport) writeServices(w io.Writer, bare bool) error {
 			why = append(why, fmt.Sprintf("%s %d", cmp.Or(reason.Tag, "no visible reason"), reason.Count))
 		}
 		count := func(mode string) string { return strconv.Itoa(s.Modes[mode]) }
-		t.add(strconv.Itoa(s.Port), orNA(s.Command), count(modeUnix), count("SMC-D"), count("SMC-R"), count("TCP"), strings.Join(why, ", "))
+		t.Add(strconv.Itoa(s.Port), orNA(s.Command), count(modeUnix), count("SMC-D"), count("SMC-R"), count("TCP"), strings.Join(why, ", "))
 	}
-	return t.write(w)
+	return t.Write(w)
 }

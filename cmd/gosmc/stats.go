@@ -102,58 +102,58 @@ func (r *statsReport) write(w io.Writer) error {
 	count := func(n uint64) string { return groupDigits(strconv.FormatUint(n, 10)) }
 	size := func(n uint64) string { return formatBytes(int64(min(n, 1<<62))) }
 
-	byMode := table{columns: []column{{title: "Mode"}, {title: "Connections", right: true}, {title: "Bytes in", right: true}, {title: "Bytes out", right: true}}}
+	byMode := table{Columns: []column{{Title: "Mode"}, {Title: "Connections", Right: true}, {Title: "Bytes in", Right: true}, {Title: "Bytes out", Right: true}}}
 	for _, m := range inventory.Modes(&r.Total) {
 		in, out := "n/a", "n/a" // supervisors of 'gosmc run' do not see payload
 		if n, counted := r.Total.Bytes[m]; counted {
 			in, out = size(n.In), size(n.Out)
 		}
-		byMode.add(printable(m), count(r.Total.Connections[m]), in, out)
+		byMode.Add(printable(m), count(r.Total.Connections[m]), in, out)
 	}
-	totals := table{columns: []column{{}, {right: true}}}
-	totals.add("Handshakes completed", count(r.Total.HandshakesOK))
-	totals.add("Handshakes failed", count(r.Total.HandshakesFailed))
-	totals.add("Doorbells rung", count(r.Total.DoorbellsRung))
-	totals.add("Waits ended spinning", count(r.Total.Spins))
-	totals.add("Waits ended asleep", count(r.Total.Sleeps))
+	totals := table{Columns: []column{{}, {Right: true}}}
+	totals.Add("Handshakes completed", count(r.Total.HandshakesOK))
+	totals.Add("Handshakes failed", count(r.Total.HandshakesFailed))
+	totals.Add("Doorbells rung", count(r.Total.DoorbellsRung))
+	totals.Add("Waits ended spinning", count(r.Total.Spins))
+	totals.Add("Waits ended asleep", count(r.Total.Sleeps))
 
 	for _, m := range slices.Sorted(maps.Keys(r.Total.Groups)) {
-		totals.add("Link groups of "+printable(m), count(uint64(max(r.Total.Groups[m], 0))))
+		totals.Add("Link groups of "+printable(m), count(uint64(max(r.Total.Groups[m], 0))))
 	}
-	totals.add("Memory of RMBs", formatBytes(r.Total.RMBBytes))
+	totals.Add("Memory of RMBs", formatBytes(r.Total.RMBBytes))
 
-	messages := table{columns: []column{{title: "Message"}, {title: "Sent", right: true}, {title: "Received", right: true}}}
+	messages := table{Columns: []column{{Title: "Message"}, {Title: "Sent", Right: true}, {Title: "Received", Right: true}}}
 	for _, family := range []struct {
 		name string
 		list []control.MessageCount
 	}{{"CLC", r.Total.CLC}, {"LLC", r.Total.LLC}} {
 		for _, m := range family.list {
-			messages.add(family.name+" "+printable(m.Type), count(m.Sent), count(m.Rcvd))
+			messages.Add(family.name+" "+printable(m.Type), count(m.Sent), count(m.Rcvd))
 		}
 	}
 
-	fallbacks := table{columns: []column{{title: "Fallbacks", right: true}, {title: "Code"}, {title: "Reason"}}}
+	fallbacks := table{Columns: []column{{Title: "Fallbacks", Right: true}, {Title: "Code"}, {Title: "Reason"}}}
 	for _, f := range r.Total.Fallbacks {
-		fallbacks.add(count(f.Count), orNA(f.Code.String()), orNA(f.Text))
+		fallbacks.Add(count(f.Count), orNA(f.Code.String()), orNA(f.Text))
 	}
-	ends := table{columns: []column{{title: "Ends", right: true}, {title: "Of"}, {title: "Reason"}}}
+	ends := table{Columns: []column{{Title: "Ends", Right: true}, {Title: "Of"}, {Title: "Reason"}}}
 	for _, e := range r.Total.Ends {
-		ends.add(count(e.Count), printable(e.What), printable(e.Reason))
+		ends.Add(count(e.Count), printable(e.What), printable(e.Reason))
 	}
-	hosts := table{columns: []column{{title: "Process"}, {title: "SMC-D", right: true}, {title: "SMC-R", right: true}, {right: true}, {title: "TCP", right: true}, {title: "Started"}, {title: "Run directory"}, {}}}
+	hosts := table{Columns: []column{{Title: "Process"}, {Title: "SMC-D", Right: true}, {Title: "SMC-R", Right: true}, {Right: true}, {Title: "TCP", Right: true}, {Title: "Started"}, {Title: "Run directory"}, {}}}
 	if slices.ContainsFunc(r.Hosts, func(h statsHost) bool { return h.Counters.Connections[modeUnix] > 0 || len(h.Programs) > 0 }) {
-		hosts.columns[3].title, hosts.columns[7].title = modeUnix, "Programs of gosmc run"
+		hosts.Columns[3].Title, hosts.Columns[7].Title = modeUnix, "Programs of gosmc run"
 	}
 	for _, h := range r.Hosts {
 		c, unix := h.Counters.Connections, ""
 		if len(h.Programs) > 0 || c[modeUnix] > 0 {
 			unix = count(c[modeUnix])
 		}
-		hosts.add(process(h.PID, h.Command), count(c["SMC-D"]), count(c["SMC-R"]), unix, count(c["TCP"]), h.Started.Local().Format(time.DateTime), printable(h.Dir), programs(h.Programs))
+		hosts.Add(process(h.PID, h.Command), count(c["SMC-D"]), count(c["SMC-R"]), unix, count(c["TCP"]), h.Started.Local().Format(time.DateTime), printable(h.Dir), programs(h.Programs))
 	}
 	first := true
 	for _, t := range []*table{&byMode, &totals, &messages, &fallbacks, &ends, &hosts} {
-		if len(t.rows) == 0 {
+		if t.Len() == 0 {
 			continue
 		}
 		if !first {
@@ -162,7 +162,7 @@ func (r *statsReport) write(w io.Writer) error {
 			}
 		}
 		first = false
-		if err := t.write(w); err != nil {
+		if err := t.Write(w); err != nil {
 			return err
 		}
 	}

@@ -259,11 +259,11 @@ func (f *topFlags) order(list []inventory.Activity) {
 
 // write prints a table, of at most so many lines if most is not 0.
 func (r *topReport) write(w io.Writer, byProgram bool, most int) error {
-	t := table{columns: []column{{title: "Port", right: true}, {title: "Server"}, {title: modeUnix, right: true}, {title: "SMC-D", right: true},
-		{title: "SMC-R", right: true}, {title: "TCP", right: true}, {title: "In/s", right: true}, {title: "Out/s", right: true},
-		{title: "New/s", right: true}, {title: "Full/s", right: true}, {title: "Wakeups/s", right: true}, {title: "Why TCP"}}}
+	t := table{Columns: []column{{Title: "Port", Right: true}, {Title: "Server"}, {Title: modeUnix, Right: true}, {Title: "SMC-D", Right: true},
+		{Title: "SMC-R", Right: true}, {Title: "TCP", Right: true}, {Title: "In/s", Right: true}, {Title: "Out/s", Right: true},
+		{Title: "New/s", Right: true}, {Title: "Full/s", Right: true}, {Title: "Wakeups/s", Right: true}, {Title: "Why TCP"}}}
 	if byProgram {
-		t.columns[0].title, t.columns[1].title = "PID", "Program"
+		t.Columns[0].Title, t.Columns[1].Title = "PID", "Program"
 	}
 	number := func(v *float64) string {
 		if v == nil {
@@ -283,13 +283,13 @@ func (r *topReport) write(w io.Writer, byProgram bool, most int) error {
 			why = append(why, fmt.Sprintf("%s %d", cmp.Or(reason.Tag, "no visible reason"), reason.Count))
 		}
 		count := func(mode string) string { return strconv.Itoa(a.Modes[mode]) }
-		t.add(strconv.Itoa(a.Port+a.PID), orNA(a.Command), count(modeUnix), count("SMC-D"), count("SMC-R"), count("TCP"), size(a.In), size(a.Out),
+		t.Add(strconv.Itoa(a.Port+a.PID), orNA(a.Command), count(modeUnix), count("SMC-D"), count("SMC-R"), count("TCP"), size(a.In), size(a.Out),
 			formatNumber(a.New), number(a.Full), number(a.Wakeups), strings.Join(why, ", "))
-		if most > 0 && len(t.rows) == most {
+		if most > 0 && t.Len() == most {
 			break
 		}
 	}
-	return t.write(w)
+	return t.Write(w)
 }
 
 // A topScreen is a terminal with a view that stays in place.

@@ -1,5 +1,5 @@
 // Package text has the words and numbers that tools print for people: text of other programs made
-// safe for a terminal, sizes, numbers with few digits, and JSON in one form.
+// safe for a terminal, sizes, numbers with few digits, tables, and JSON in one form.
 //
 // Functions do not keep what they are given, and goroutines may call them at the same time.
 package text
