@@ -107,8 +107,10 @@ var mayImport = map[string][]string{
 	"internal/run/supervisor": {"wire/clc", "internal/admission", "internal/control", "internal/config", "internal/dispose", "internal/run/broker", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/rundir", "internal/user"}, // the process beside programs
 	"internal/run/launch":     {"internal/admission", "internal/run/inspect", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/rundir", "internal/sysinfo"},                                                                 // starts programs
 	"internal/service":        {},                                                                                                                                                                                                                                                   // files of systemd's units, and systemctl; of no protocol
+	"internal/exit":           {},                                                                                                                                                                                                                                                   // exit statuses, of no verb's work
+	"internal/usage":          {"internal/exit", "internal/near", "internal/roff"},                                                                                                                                                                                                  // command lines of cobra, of no verb
 	// Flags in, tables or JSON out.
-	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/pod", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload", "internal/doctor", "internal/inventory", "internal/metrics", "internal/applicable", "internal/text", "internal/dump", "internal/near", "internal/netcat", "internal/roff"},
+	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/demo", "internal/pod", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload", "internal/doctor", "internal/exit", "internal/inventory", "internal/metrics", "internal/applicable", "internal/text", "internal/usage", "internal/dump", "internal/near", "internal/netcat", "internal/roff"},
 	"internal/overlay":           {"."},                                                                                                                        // for its source: the input of go build, of no connection
 	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for fields that only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},
@@ -195,7 +197,7 @@ func checkImport(dir, imported string, test bool) error {
 		switch {
 		case test || slices.Contains(testOnly, dir):
 			modules = testModules
-		case strings.HasPrefix(dir, "cmd/"):
+		case strings.HasPrefix(dir, "cmd/") || dir == "internal/usage":
 			modules = commandModules
 		case dir == "internal/capture":
 			modules = captureModules
@@ -355,6 +357,8 @@ func TestCheckImport(t *testing.T) {
 		{"internal/bench", modulePath + "/internal/host", false, false},
 		{"internal/bench", modulePath + "/cmd/gosmc", false, false},
 		{"internal/bench", "github.com/spf13/cobra", false, false},
+		{"internal/usage", "github.com/spf13/cobra", false, true},
+		{"internal/usage", modulePath + "/internal/config", false, false},
 		{"internal/measure", modulePath + "/internal/bench", false, false},
 		{"cmd/gosmc", "github.com/spf13/cobra", false, true},
 		{"cmd/gosmc", "github.com/google/go-cmp/cmp", false, false},

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/bench"
+	"github.com/gosmc/smc/internal/exit"
 )
 
 func newBenchCommand() *cobra.Command {
@@ -63,7 +64,7 @@ look at the load average in the heading.`,
 			}
 			chosen, err := bench.Choose(only)
 			if err != nil {
-				return &exitError{exitUsage, err}
+				return exit.With(exit.Usage, err)
 			}
 			if list {
 				return listBenchmarks(cmd.OutOrStdout(), chosen, asJSON)

@@ -7,38 +7,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/survey"
 )
-
-// fileFlags are the flags that take the name of a file, which the shell completes.
-var fileFlags = []string{"cgroup", "html", "pins", "read", "socket", "table", "write"}
-
-// completeFlag completes the value of a flag with one of several.
-func completeFlag(cmd *cobra.Command, flag string, values ...cobra.Completion) {
-	mustComplete(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-}
-
-func mustComplete(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
-		panic("gosmc: " + err.Error()) // there is no such flag, or it has one
-	}
-}
-
-// completeRest has the shell offer no files for values that are none.
-func completeRest(cmd *cobra.Command) {
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		_, done := cmd.GetFlagCompletionFunc(f.Name)
-		if _, dir := f.Annotations[cobra.BashCompSubdirsInDir]; !done && !dir && f.Value.Type() != "bool" && !slices.Contains(fileFlags, f.Name) {
-			mustComplete(cmd, f.Name, cobra.NoFileCompletions)
-		}
-	})
-	for _, c := range cmd.Commands() {
-		completeRest(c)
-	}
-}
 
 // completeHosts completes a property of the running hosts: their process IDs, or the names of their
 // programs.

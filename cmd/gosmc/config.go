@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/exit"
 )
 
 // A configReport is the output of config show --json.
@@ -157,7 +158,7 @@ func isWord(word string) error {
 	if slices.Contains(config.Words, word) {
 		return nil
 	}
-	return &exitError{exitUsage, config.Check(word, "")}
+	return exit.With(exit.Usage, config.Check(word, ""))
 }
 
 // setConfig is the work of config set: args are a word and its values.
@@ -176,7 +177,7 @@ func setConfig(f *config.File, args []string) error {
 		return usagef("%s has one value, but got %d", word, len(values))
 	}
 	if err := f.Set(word, values...); err != nil {
-		return &exitError{exitUsage, err}
+		return exit.With(exit.Usage, err)
 	}
 	return nil
 }

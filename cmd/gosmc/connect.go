@@ -9,6 +9,7 @@ import (
 
 	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/netcat"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 func newConnectCommand() *cobra.Command {
@@ -27,9 +28,9 @@ is one of this machine.
 		Example: `  echo hello | gosmc connect -v 127.0.0.1:7000
   gosmc connect --require smc-d --json 127.0.0.1:7000 < file
   gosmc connect -v --ueid ACCOUNTING --peer 192.0.2.7:7000 192.0.2.7:7000 < file`,
-		Args: oneAddress,
+		Args: usage.OneAddress,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return connect(cmd, joinAddress(args), &flags, timeout, source)
+			return connect(cmd, usage.JoinAddress(args), &flags, timeout, source)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/bench"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 // docTable reads the table under a heading of a document: the cells of each row, without the heading's.
@@ -205,7 +206,7 @@ func TestRowsAreDocumented(t *testing.T) {
 func TestDocumentedFlags(t *testing.T) {
 	flags := make(map[string]bool)
 	var dump []*pflag.Flag
-	for _, cmd := range manCommands(newRootCommand()) {
+	for _, cmd := range usage.Commands(newRootCommand()) {
 		cmd.InitDefaultHelpFlag()
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			flags[f.Name] = true

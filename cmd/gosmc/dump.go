@@ -17,6 +17,7 @@ import (
 	"github.com/gosmc/smc/internal/dissect"
 	"github.com/gosmc/smc/internal/dissect/render"
 	"github.com/gosmc/smc/internal/dump"
+	"github.com/gosmc/smc/internal/exit"
 )
 
 // dumpFlags are the flags of dump as they were given.
@@ -241,7 +242,7 @@ func (f *dumpFlags) makeFilter() error {
 	for _, text := range f.types {
 		t, err := dissect.ParseType(text)
 		if err != nil {
-			return &exitError{exitUsage, err}
+			return exit.With(exit.Usage, err)
 		}
 		f.filter.Types = append(f.filter.Types, t)
 	}
@@ -283,10 +284,10 @@ func (f *dumpFlags) run(cmd *cobra.Command, files []string) error {
 		err = dump.Packets(cmd.Context(), f.packets(cmd, files))
 	}
 	if _, ok := errors.AsType[*dump.ProblemsError](err); ok {
-		return &exitError{exitProblems, err}
+		return exit.With(exit.Problems, err)
 	}
 	if _, ok := errors.AsType[*dump.OutputError](err); ok {
-		return &exitError{exitUsage, err}
+		return exit.With(exit.Usage, err)
 	}
 	return err
 }

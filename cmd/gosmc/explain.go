@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/doctor"
+	"github.com/gosmc/smc/internal/exit"
 )
 
 // An explainReport is the output of run --explain --json.
@@ -59,7 +60,7 @@ func (r *explainReport) verdict() error {
 		}
 		last = e.Reason
 	}
-	return &exitError{exitFellBack, errors.New(r.Address + " would be TCP: " + last)}
+	return exit.With(exit.FellBack, errors.New(r.Address+" would be TCP: "+last))
 }
 
 // userNamed returns the number of a user, given by name or number.

@@ -23,13 +23,6 @@ func (f *gatherFlags) register(cmd *cobra.Command) {
 	completeDirs(cmd, "dir")
 }
 
-// completeDirs completes the value of a flag with directories.
-func completeDirs(cmd *cobra.Command, flag string) {
-	if err := cmd.MarkFlagDirname(flag); err != nil {
-		panic("gosmc: " + err.Error()) // there is no such flag
-	}
-}
-
 // gather asks all hosts in all run directories, or in one.
 func (f *gatherFlags) gather(ctx context.Context) survey.Answers { return survey.Ask(ctx, f.dir) }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/netcat"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 // listenEvent is the line of listen -v --json before the first connection, by which a program
@@ -53,7 +54,7 @@ is an object whose event is "warning".
   gosmc listen --echo -v :7000
   gosmc listen --discard --require smc-d --json :7000
   gosmc listen --echo -v --ueid ACCOUNTING --peer 192.0.2.0/24:7000 192.0.2.7:7000`,
-		Args: oneAddress,
+		Args: usage.OneAddress,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if echo && discard {
 				return usagef("--echo and --discard exclude each other")
@@ -65,7 +66,7 @@ is an object whose event is "warning".
 			case discard:
 				s.Serve = netcat.Discard
 			}
-			return listen(cmd, &s, &flags, joinAddress(args))
+			return listen(cmd, &s, &flags, usage.JoinAddress(args))
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

@@ -15,19 +15,21 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/exit"
+	"github.com/gosmc/smc/internal/usage"
 )
 
-// Exit codes.
+// Short names of package exit.
 const (
-	exitOK       = 0
-	exitFailure  = 1
-	exitUsage    = 2
-	exitFellBack = 3 // --require was not met
-	exitProblems = 4 // dump --problems has found some
+	exitOK       = exit.OK
+	exitFailure  = exit.Failure
+	exitUsage    = exit.Usage
+	exitFellBack = exit.FellBack
+	exitProblems = exit.Problems
 )
 
 // jsonSchema is the version of everything that --json prints. Fields may be added within a
@@ -48,12 +50,12 @@ func main() {
 // run carries out one command line and returns the exit code. When ctx ends the verb does.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand()
-	root.SetArgs(twoDashes(root, args))
+	root.SetArgs(usage.TwoDashes(root, args))
 	root.SetIn(stdin)
 	out := &output{w: stdout}
 	root.SetOut(out)
 	root.SetErr(stderr)
-	addCompletion(root)
+	usage.AddCompletion(root)
 	askUnknown := false
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
@@ -63,7 +65,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	})
 	cmd, err := root.ExecuteContextC(ctx)
 	if askUnknown { // no help exists, which a script has to notice
-		err = unknownVerb(root, root.Flags().Arg(0))
+		err = usage.UnknownVerb(root, root.Flags().Arg(0))
 	}
 	if err == nil {
 		err = out.failure() // of help, which does not look
@@ -75,8 +77,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = errors.New("interrupted")
 	}
 	code := exitFailure
-	if e, ok := errors.AsType[*exitError](err); ok {
-		code = e.code
+	if e, ok := errors.AsType[*exit.Error](err); ok {
+		code = e.Code
 	}
 	fmt.Fprintln(stderr, "gosmc:", errorText(err))
 	if code == exitUsage {
@@ -84,22 +86,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	return code
 }
-
-// errorText is an error in one line: joined errors have a line each, and printable would turn the
-// end of a line into a question mark.
-func errorText(err error) string {
-	return printable(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
-}
-
-// An exitError asks for an exit code other than exitFailure.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string { return e.err.Error() }
-
-func (e *exitError) Unwrap() error { return e.err }
 
 // verbGroups are the groups of verbs in the help, in order.
 var verbGroups = []struct {
@@ -156,7 +142,7 @@ had as JSON, with --json.`,
 			if len(args) == 0 {
 				return nil
 			}
-			return unknownVerb(cmd, args[0])
+			return usage.UnknownVerb(cmd, args[0])
 		},
 	}
 	capital := root.Flags().BoolP("print-version", "V", false, "print the version")
@@ -168,11 +154,11 @@ had as JSON, with --json.`,
 		}
 		return cmd.Help()
 	}
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(usage.FlagError)
 	root.Version = versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.Flags().BoolP("version", "v", false, "print the version") // verbs have -v for --verbose
-	root.SetHelpCommand(newHelpCommand())
+	root.SetHelpCommand(usage.NewHelpCommand())
 	root.AddCommand(
 		newDemoCommand(), newConnectCommand(), newListenCommand(),
 		newSSCommand(), newInfoCommand(), newStatsCommand(), newReasonCommand(), newDoctorCommand(), newTopCommand(), newMetricsCommand(),
@@ -186,7 +172,7 @@ had as JSON, with --json.`,
 	root.AddCommand(newManCommand())
 	root.AddCommand(newSupervisorCommands()...)
 	groupVerbs(root)
-	addExits(root)
-	completeRest(root)
+	usage.AddExits(root)
+	usage.CompleteRest(root)
 	return root
 }

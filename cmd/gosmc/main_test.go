@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"io"
 	"os"
@@ -206,14 +205,6 @@ type failingWriter struct{ err error }
 
 func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// Several errors are one line, without characters that a terminal could take for a command.
-func TestErrorText(t *testing.T) {
-	err := errors.Join(errors.New("one"), errors.Join(errors.New("two\x1b"), errors.New("three\n")))
-	if got, want := errorText(err), "one; two?; three"; got != want {
-		t.Errorf("errorText = %q, want %q", got, want)
-	}
-}
-
 // Every verb explains itself, with examples, and speaks JSON.
 func TestVerbs(t *testing.T) {
 	var verbs []string
@@ -252,21 +243,6 @@ func TestVerbGroups(t *testing.T) {
 	for _, title := range []string{"Use:", "Look:", "Set:", "Serve:", "Other:"} {
 		if !strings.Contains(help, "\n"+title+"\n") {
 			t.Errorf("help has no %s", title)
-		}
-	}
-}
-
-// Addresses may have the forms that netcat takes.
-func TestJoinAddress(t *testing.T) {
-	for _, tt := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"localhost", "7000"}, "localhost:7000"}, {[]string{"::1", "7000"}, "[::1]:7000"}, {[]string{"[::1]", "7000"}, "[::1]:7000"},
-		{[]string{"7000"}, ":7000"}, {[]string{":7000"}, ":7000"}, {[]string{"h:1"}, "h:1"}, {[]string{"70000"}, "70000"},
-	} {
-		if got := joinAddress(tt.args); got != tt.want {
-			t.Errorf("joinAddress(%q) = %q, want %q", tt.args, got, tt.want)
 		}
 	}
 }

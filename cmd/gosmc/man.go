@@ -1,16 +1,13 @@
 package main
 
 import (
-	"cmp"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/gosmc/smc/internal/roff"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 // Manual pages, in roff: one for each command, gosmc-VERB(1) and gosmc-VERB-COMMAND(1), with the
@@ -46,86 +43,9 @@ func newManCommand() *cobra.Command {
 
 // manPages returns the text of all pages by the name of their file.
 func manPages(root *cobra.Command) map[string]string {
-	pages := map[string]string{"gosmc.conf.5": manConfig(), "gosmc-reasons.7": manReasons()}
-	for _, cmd := range manCommands(root) {
-		pages[manName(cmd)+".1"] = manPage(cmd)
-	}
+	pages := usage.Pages(root)
+	pages["gosmc.conf.5"], pages["gosmc-reasons.7"] = manConfig(), manReasons()
 	return pages
-}
-
-// manCommands returns the commands that have a page: all that help shows.
-func manCommands(cmd *cobra.Command) []*cobra.Command {
-	list := []*cobra.Command{cmd}
-	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() && c.Name() != "help" {
-			list = append(list, manCommands(c)...)
-		}
-	}
-	return list
-}
-
-func manName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
-
-func manPage(cmd *cobra.Command) string {
-	var m roff.Page
-	m.Head(manName(cmd), 1, cmd.Short)
-	m.Section("SYNOPSIS")
-	for use := range strings.SplitSeq(strings.TrimPrefix(cmd.UseLine(), cmd.CommandPath()), " | "+verbOf(cmd)+" ") {
-		m.Raw(".B " + roff.Escape(cmd.CommandPath()) + "\n" + roff.Line(strings.TrimSpace(use)) + "\n.br\n")
-	}
-	m.Section("DESCRIPTION")
-	m.Prose(cmp.Or(cmd.Long, cmd.Short+"."))
-	if cmd.HasAvailableSubCommands() {
-		m.Section("COMMANDS")
-		for _, c := range cmd.Commands() {
-			if c.IsAvailableCommand() {
-				m.Item(c.Name(), c.Short)
-			}
-		}
-	}
-	m.Section("OPTIONS")
-	cmd.InitDefaultHelpFlag()
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Hidden {
-			return
-		}
-		what, usage := pflag.UnquoteUsage(f)
-		name := "--" + f.Name
-		if f.Shorthand != "" {
-			name = "-" + f.Shorthand + ", " + name
-		}
-		if what != "" {
-			name += " " + what
-		}
-		if d := f.DefValue; d != "" && d != "false" && d != "0" && d != "[]" && d != "0s" && d != "0B" {
-			usage += " (default " + d + ")"
-		}
-		m.Item(name, usage)
-	})
-	m.Section("EXIT STATUS")
-	for _, e := range exits(cmd) {
-		m.Item(fmt.Sprint(e.code), e.text)
-	}
-	if note := exitNote(cmd); note != "" {
-		m.Raw(".PP\n" + roff.Line(note) + "\n")
-	}
-	if cmd.Example != "" {
-		m.Section("EXAMPLES")
-		m.Block(cmd.Example)
-	}
-	m.Section("ENVIRONMENT")
-	m.Item("GOSMC_DIR", "the run directory, where the programs of a machine find each other")
-	m.Item("GOSMC_CONFIG", "the configuration file, in place of /etc/gosmc.conf: see gosmc.conf(5), also for the variables that stand in the place of its lines")
-	m.Item("GOSMC_DISABLED", "1, true, yes or on: every connection is TCP")
-	m.Section("SEE ALSO")
-	var see []string
-	for _, c := range manCommands(cmd.Root()) {
-		if c != cmd && (c.Parent() == cmd || c == cmd.Parent() || c.Parent() == cmd.Root() && cmd.Parent() == cmd.Root()) {
-			see = append(see, manName(c)+"(1)")
-		}
-	}
-	m.Raw(roff.Line(strings.Join(append(see, "gosmc.conf(5)"), ", ")) + "\n")
-	return m.String()
 }
 
 func manConfig() string {

@@ -11,15 +11,17 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/roff"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 // documented calls f for every command that people may use.
 func documented(t *testing.T, f func(t *testing.T, cmd *cobra.Command)) {
 	root := newRootCommand()
-	addCompletion(root)
-	for _, cmd := range manCommands(root) {
-		t.Run(manName(cmd), func(t *testing.T) { f(t, cmd) })
+	usage.AddCompletion(root)
+	for _, cmd := range usage.Commands(root) {
+		t.Run(usage.PageName(cmd), func(t *testing.T) { f(t, cmd) })
 	}
 }
 
@@ -30,7 +32,7 @@ func TestManPages(t *testing.T) {
 		t.Fatalf("gosmc man = %d, %q", got.code, got.stderr)
 	}
 	documented(t, func(t *testing.T, cmd *cobra.Command) {
-		text, err := os.ReadFile(filepath.Join(dir, "man1", manName(cmd)+".1"))
+		text, err := os.ReadFile(filepath.Join(dir, "man1", usage.PageName(cmd)+".1"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,9 +54,9 @@ func TestManPages(t *testing.T) {
 		if help.code != exitOK || !strings.Contains(help.stdout, "\nExit status:\n") || !strings.Contains(help.stdout, cmd.Example) {
 			t.Errorf("--help = %d, and has no exit status or no examples:\n%s", help.code, help.stdout)
 		}
-		for _, e := range exits(cmd) {
-			if !strings.Contains(page, roff.Line(e.text)) || !strings.Contains(help.stdout, e.text) {
-				t.Errorf("exit status %d is not explained", e.code)
+		for _, e := range usage.Statuses(cmd) {
+			if !strings.Contains(page, roff.Line(e.Text)) || !strings.Contains(help.stdout, e.Text) {
+				t.Errorf("exit status %d is not explained", e.Code)
 			}
 		}
 	})
@@ -86,7 +88,7 @@ func TestFlagsComplete(t *testing.T) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			_, ok := cmd.GetFlagCompletionFunc(f.Name)
 			_, dir := f.Annotations[cobra.BashCompSubdirsInDir]
-			for _, name := range fileFlags {
+			for _, name := range usage.FileFlags {
 				ok = ok || f.Name == name
 			}
 			if !ok && !dir && f.Value.Type() != "bool" {
@@ -96,16 +98,17 @@ func TestFlagsComplete(t *testing.T) {
 	})
 }
 
-// Every verb in ownExits exists.
+// Every verb with exit statuses of its own exists.
 func TestExitsOfVerbs(t *testing.T) {
 	root := newRootCommand()
-	for verb, list := range ownExits {
+	for _, verb := range exit.Verbs() {
 		cmd, rest, err := root.Find([]string{verb})
 		if err != nil || len(rest) > 0 || cmd == root {
 			t.Errorf("%s is no verb", verb)
 		}
+		list := exit.Statuses(verb)
 		for i, e := range list {
-			if e.text == "" || i > 0 && list[i-1].code >= e.code {
+			if e.Text == "" || i > 0 && list[i-1].Code >= e.Code {
 				t.Errorf("%s: exit statuses %+v, want them in order and explained", verb, list)
 			}
 		}

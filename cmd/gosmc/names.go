@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/survey"
 )
@@ -132,7 +133,7 @@ func change(parent *cobra.Command, use, short, example string, args int, do func
 func add(f *config.File, word, value string) error {
 	switch added, err := f.Add(word, value); {
 	case err != nil:
-		return &exitError{exitUsage, err}
+		return exit.With(exit.Usage, err)
 	case !added:
 		return fmt.Errorf("%s has %s %s already", config.Path(), word, value)
 	}

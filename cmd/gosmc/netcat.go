@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/netcat"
 )
 
@@ -40,7 +40,7 @@ func (f *netcatFlags) register(cmd *cobra.Command) {
 // exitOf gives the error of a connection its exit code.
 func exitOf(err error) error {
 	if _, ok := errors.AsType[*netcat.UnmetError](err); ok {
-		return &exitError{exitFellBack, err}
+		return exit.With(exit.FellBack, err)
 	}
 	return err
 }
@@ -87,12 +87,4 @@ func (p *reporter) report(r *netcat.Report) {
 		}
 		fmt.Fprintln(p.w, line)
 	}
-}
-
-// checkAddr finds an address that cannot be meant before anything is opened.
-func checkAddr(addr string) error {
-	if _, _, err := net.SplitHostPort(addr); err != nil {
-		return usagef("address %q: want HOST:PORT, with brackets around an IPv6 address", addr)
-	}
-	return nil
 }

@@ -17,6 +17,7 @@ import (
 var (
 	printable     = text.Printable
 	orNA          = text.OrNA
+	errorText     = text.Error
 	process       = text.Process
 	formatNumber  = text.Number
 	groupDigits   = text.GroupDigits

@@ -13,17 +13,12 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/doctor"
+	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/run/launch"
 	"github.com/gosmc/smc/internal/run/library"
 	"github.com/gosmc/smc/internal/run/supervisor"
 	"github.com/gosmc/smc/preload"
-)
-
-// Exit codes of run when there is no program to take one from, as in env(1) and nohup(1).
-const (
-	exitNotExecutable = 126
-	exitNotFound      = 127
 )
 
 func newRunCommand() *cobra.Command {
@@ -143,9 +138,9 @@ func explainRun(cmd *cobra.Command, address, asUser string, args []string, s *co
 // notRunnable is the error of a program that cannot be run, with the exit code that says so.
 func notRunnable(err error) error {
 	if errors.Is(err, os.ErrPermission) {
-		return &exitError{exitNotExecutable, err}
+		return exit.With(exit.NotExecutable, err)
 	}
-	return &exitError{exitNotFound, err}
+	return exit.With(exit.NotFound, err)
 }
 
 // runProgram returns only if the program could not be started. args are the arguments of the
@@ -174,20 +169,20 @@ func runProgram(cmd *cobra.Command, program string, args []string, require bool,
 	}
 	if why != "" {
 		if require {
-			return &exitError{exitFellBack, fmt.Errorf("%s cannot be moved from TCP: %s", program, why)}
+			return exit.With(exit.FellBack, fmt.Errorf("%s cannot be moved from TCP: %s", program, why))
 		}
 		if !s.Off {
 			cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(program), printable(why))
 		}
 	}
-	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, environ)}}
+	return exit.With(exit.NotExecutable, &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, environ)})
 }
 
 // runPlain is runProgram where this process can do nothing for the program, and says why. It makes
 // no system call that the program's start without gosmc would not make.
 func runPlain(cmd *cobra.Command, program string, args []string, require bool, why string) error {
 	if require {
-		return &exitError{exitFellBack, fmt.Errorf("%s cannot be moved from TCP: %s", program, why)}
+		return exit.With(exit.FellBack, fmt.Errorf("%s cannot be moved from TCP: %s", program, why))
 	}
 	path, err := launch.FindPlain(program)
 	if err != nil {
@@ -195,7 +190,7 @@ func runPlain(cmd *cobra.Command, program string, args []string, require bool, w
 	}
 	cmd.PrintErrf("gosmc: %s stays with TCP: %s\n", printable(program), why)
 	err = syscall.Exec(path, args, os.Environ())
-	return &exitError{exitNotExecutable, &os.PathError{Op: "exec", Path: path, Err: err}}
+	return exit.With(exit.NotExecutable, &os.PathError{Op: "exec", Path: path, Err: err})
 }
 
 // withPolicy is an environment in which programs have the policy of s.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -132,7 +133,7 @@ func TestRunPolicyErrors(t *testing.T) {
 		{[]string{"--memory", "much", "true"}, exitUsage, "--memory"},
 		{[]string{"--explain", "nowhere"}, exitUsage, "want HOST:PORT"},
 		{[]string{"--explain", "127.0.0.1:0"}, exitUsage, "want the port"},
-		{[]string{"--explain", "127.0.0.1:1", "no-such-program"}, exitNotFound, "not found"},
+		{[]string{"--explain", "127.0.0.1:1", "no-such-program"}, exit.NotFound, "not found"},
 		{[]string{"--json", "true"}, exitUsage, "--json is for --explain"},
 		{[]string{"--user", "nobody", "true"}, exitUsage, "--user is for --explain"},
 		{[]string{"--explain", "127.0.0.1:1", "--user", "no such user"}, exitUsage, "there is no such user"},

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/wire/clc"
@@ -111,8 +112,8 @@ func TestRunErrors(t *testing.T) {
 		text string
 	}{
 		{nil, exitUsage, "which program?"},
-		{[]string{"no-such-program"}, exitNotFound, "not found"},
-		{[]string{plain}, exitNotExecutable, "permission denied"},
+		{[]string{"no-such-program"}, exit.NotFound, "not found"},
+		{[]string{plain}, exit.NotExecutable, "permission denied"},
 		{[]string{"--require", os.Args[0], "version"}, exitFellBack, "cannot be moved from TCP"},
 	} {
 		out, err := runCommand(t, environ, tt.args...).CombinedOutput()

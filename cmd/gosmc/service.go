@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/service"
 )
@@ -132,7 +133,7 @@ func oneService(cmd *cobra.Command, args []string) error {
 		return usagef("%s takes the name of one service, but got %d arguments", verbOf(cmd), len(args))
 	}
 	if _, err := service.ParseName(args[0]); err != nil {
-		return &exitError{exitUsage, err}
+		return exit.With(exit.Usage, err)
 	}
 	return nil
 }
@@ -159,7 +160,7 @@ func (f *serviceFlags) options(s *service.System) (o service.Options, err error)
 func (f *serviceFlags) enable(cmd *cobra.Command, text string) error {
 	name, err := service.ParseName(text)
 	if err != nil {
-		return &exitError{exitUsage, err}
+		return exit.With(exit.Usage, err)
 	}
 	s, err := f.open()
 	if err != nil {
@@ -253,7 +254,7 @@ func (f *serviceFlags) disable(cmd *cobra.Command, args []string) error {
 	} else {
 		name, err := service.ParseName(args[0])
 		if err != nil {
-			return &exitError{exitUsage, err}
+			return exit.With(exit.Usage, err)
 		}
 		names = []service.Name{s.RealName(name)}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/inventory"
 )
 
@@ -64,5 +65,5 @@ func (f *ssFlags) unmet(r *ssReport) error {
 	if n == 0 {
 		return nil
 	}
-	return &exitError{exitFellBack, fmt.Errorf("%d of %d ends of connections do not meet --require %s: %s", n, len(r.Connections), f.require, first)}
+	return exit.With(exit.FellBack, fmt.Errorf("%d of %d ends of connections do not meet --require %s: %s", n, len(r.Connections), f.require, first))
 }

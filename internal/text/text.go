@@ -42,6 +42,12 @@ func Printable(s string) string {
 	}, s)
 }
 
+// Error is an error in one line: joined errors have a line each, and Printable would turn the end of a
+// line into a question mark.
+func Error(err error) string {
+	return Printable(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
+}
+
 // OrNA returns s made printable, or "n/a" for an empty s.
 func OrNA(s string) string {
 	if s == "" {

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"errors"
 	"math"
 	"testing"
 )
@@ -61,5 +62,13 @@ func TestPrintable(t *testing.T) {
 		if got := Printable(in); got != want {
 			t.Errorf("Printable(%q) = %q, want %q", in, got, want)
 		}
+	}
+}
+
+// Several errors are one line, without characters that a terminal could take for a command.
+func TestError(t *testing.T) {
+	err := errors.Join(errors.New("one"), errors.Join(errors.New("two\x1b"), errors.New("three\n")))
+	if got, want := Error(err), "one; two?; three"; got != want {
+		t.Errorf("Error = %q, want %q", got, want)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package usage
 
 import (
 	"slices"
@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// twoDashes gives a long flag that has one dash, as the flags of Go's tools have it, its second: -only
+// TwoDashes gives a long flag that has one dash, as the flags of Go's tools have it, its second: -only
 // and -json. Letters that are all flags of the verb stay, as do values, and all words from the first
 // argument of the verb on, which may be those of a program.
-func twoDashes(root *cobra.Command, args []string) []string {
+func TwoDashes(root *cobra.Command, args []string) []string {
 	cmd, rest, err := root.Find(args)
 	if err != nil || cmd == root || cmd.DisableFlagParsing {
 		return args

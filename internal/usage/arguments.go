@@ -1,0 +1,56 @@
+package usage
+
+import (
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gosmc/smc/internal/exit"
+)
+
+// VerbOf names a command as people do: without the program, unless it is that.
+func VerbOf(cmd *cobra.Command) string {
+	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
+}
+
+// NoArguments is the check of a verb that takes flags only.
+func NoArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return exit.Usagef("%s takes no arguments, but got %q", VerbOf(cmd), args[0])
+}
+
+// OneAddress is the check of a verb that takes one address, as JoinAddress has it.
+func OneAddress(cmd *cobra.Command, args []string) error {
+	switch len(args) {
+	case 0:
+		return exit.Usagef("%s needs an address, HOST:PORT", VerbOf(cmd))
+	case 1, 2:
+		return CheckAddress(JoinAddress(args))
+	}
+	return exit.Usagef("%s takes one address, HOST:PORT or HOST PORT, but got %d arguments",
+		VerbOf(cmd), len(args))
+}
+
+// JoinAddress makes HOST:PORT of arguments in the forms that netcat takes, too: HOST PORT, and a
+// number alone, which is a port of this machine. Other words stay as they are.
+func JoinAddress(args []string) string {
+	if len(args) == 2 {
+		return net.JoinHostPort(strings.Trim(args[0], "[]"), args[1])
+	}
+	if _, err := strconv.ParseUint(args[0], 10, 16); err == nil {
+		return ":" + args[0]
+	}
+	return args[0]
+}
+
+// CheckAddress finds an address that cannot be meant before anything is opened.
+func CheckAddress(addr string) error {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return exit.Usagef("address %q: want HOST:PORT, with brackets around an IPv6 address", addr)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package usage
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gosmc/smc/internal/exit"
+	"github.com/gosmc/smc/internal/near"
+)
+
+// wantedValues describes the values that flags take, by their type. Types of our own say it in
+// their errors.
+var wantedValues = map[string]string{
+	"bool":     "true or false, or no value",
+	"int":      "a whole number",
+	"uint64":   "a whole number, 0 or more",
+	"uint16":   "a whole number from 0 to 65535",
+	"duration": "a time such as 500ms, 10s or 1m30s",
+	"intSlice": "whole numbers, separated by commas",
+
+	"stringSlice": "words, separated by commas",
+}
+
+// FlagError reports the mistake in the flags of a command line, and the values that would be right.
+func FlagError(cmd *cobra.Command, err error) error {
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if want, ok := wantedValues[e.GetFlag().Value.Type()]; ok {
+			return exit.Usagef("--%s %q: want %s", e.GetFlag().Name, e.GetValue(), want)
+		}
+		return exit.Usagef("--%s %q: %w", e.GetFlag().Name, e.GetValue(), e.Unwrap())
+	}
+	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		what, _ := pflag.UnquoteUsage(e.GetFlag())
+		return exit.Usagef("--%s needs a value: %s", e.GetFlag().Name, what)
+	}
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		if group := e.GetSpecifiedShortnames(); group != "" {
+			return exit.Usagef("%s has no flag -%s", VerbOf(cmd), e.GetSpecifiedName())
+		}
+		name := e.GetSpecifiedName()
+		if near := nearestFlag(cmd, name); near != "" {
+			return exit.Usagef("%s has no flag --%s; did you mean --%s?", VerbOf(cmd), name, near)
+		}
+		return exit.Usagef("%s has no flag --%s", VerbOf(cmd), name)
+	}
+	return exit.With(exit.Usage, err)
+}
+
+// nearestFlag is the flag that may have been meant, or "".
+func nearestFlag(cmd *cobra.Command, name string) string {
+	const far = 3 // letters that differ
+	best, least := "", far
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		d := near.Distance(name, f.Name)
+		if strings.HasPrefix(f.Name, name) {
+			d = 1
+		}
+		if !f.Hidden && d < least {
+			best, least = f.Name, d
+		}
+	})
+	return best
+}
+
+// UnknownVerb is the error for a verb that does not exist.
+func UnknownVerb(root *cobra.Command, verb string) error {
+	if near := root.SuggestionsFor(verb); verb != "" && len(near) > 0 {
+		return exit.Usagef("unknown verb %q; did you mean %q?", verb, near[0])
+	}
+	return exit.Usagef("unknown verb %q", verb)
+}
