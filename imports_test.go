@@ -94,7 +94,7 @@ var mayImport = map[string][]string{
 	"internal/doctor":     {"wire/clc", "internal/admission", "internal/config", "internal/inventory", "internal/run/inspect", "internal/survey"},                  // asks, and prints nothing
 	"internal/applicable": {"internal/config", "internal/netns", "internal/run/inspect", "internal/run/procs", "internal/sockdiag"},                                // looks from outside, and asks no program
 	"internal/metrics":    {"wire/clc", "internal/control", "internal/inventory", "internal/run/inspect", "internal/survey"},                                       // snapshots in, text out
-	"internal/inventory":  {"wire/clc", "internal/control", "internal/run/inspect", "internal/run/proto", "internal/survey", "internal/text"},                      // lists and sums; of no protocol
+	"internal/inventory":  {"wire/clc", "internal/control", "internal/run/inspect", "internal/run/proto", "internal/survey", "internal/text"},                      // lists, sums and tables; of no protocol
 	"preload":             {},                                                                                                                                      // the C library of gosmc run, as bytes
 	// The programs of gosmc run, which do not know us. Not preload: every program of package smc would have it.
 	"internal/run/proto":   {"wire/clc"},                                                                                                                                                      // messages and names, of no program

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,9 +94,9 @@ The exit status is 1 if there is no group LG-ID, or if the run directory that --
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runGroups(cmd, &flags, args, func(w io.Writer, r *groupsReport) error {
 				if flags.details {
-					return r.writeDetails(w)
+					return r.WriteDetails(w)
 				}
-				return r.write(w)
+				return r.Write(w)
 			})
 		},
 	}
@@ -124,7 +123,7 @@ The exit status is 1 if there is no group LG-ID, or if the run directory that --
 		Args:              showArgs(1),
 		ValidArgsFunction: completeShow,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runGroups(cmd, &flags, args, func(w io.Writer, r *groupsReport) error { return r.writeLinks(w, flags.details) })
+			return runGroups(cmd, &flags, args, func(w io.Writer, r *groupsReport) error { return r.WriteLinks(w, flags.details) })
 		},
 	}
 	flags.register(cmd)
@@ -156,110 +155,6 @@ func runGroups(cmd *cobra.Command, flags *showFlags, args []string, write func(i
 	}
 	complain(cmd, &g)
 	return err
-}
-
-// lgRole is a role as smcr has it.
-func lgRole(role string) string {
-	switch role {
-	case "client":
-		return "CLNT"
-	case "server":
-		return "SERV"
-	}
-	return orNA(role)
-}
-
-func lgID(id uint32) string { return fmt.Sprintf("%08x", id) }
-
-func yesNo(b bool) string {
-	if b {
-		return "Yes"
-	}
-	return "No"
-}
-
-func (r *groupsReport) write(w io.Writer) error {
-	t := table{Columns: []column{
-		{Title: "LG-ID"}, {Title: "LG-Role"}, {Title: "LG-Type"}, {Title: "VLAN", Right: true}, {Title: "#Conns", Right: true}, {Title: "PNET-ID"},
-		{Title: "Mode"}, {Title: "Peer"}, {Title: "Process"},
-	}}
-	for _, g := range r.Groups {
-		t.Add(lgID(g.ID), lgRole(g.Role), orNA(g.Type), strconv.Itoa(int(g.VLAN)), strconv.Itoa(g.Conns), orNA(g.PNETID),
-			strings.TrimSpace(orNA(g.Mode)+" "+printable(g.Version)), orNA(g.Peer), process(g.PID, g.Command))
-	}
-	return t.Write(w)
-}
-
-// writeDetails prints a block for each group.
-func (r *groupsReport) writeDetails(w io.Writer) error {
-	for i, g := range r.Groups {
-		if i > 0 {
-			fmt.Fprintln(w)
-		}
-		t := table{Columns: []column{{}, {}}}
-		row := func(name, value string) { t.Add(name, ": "+value) }
-		row("LG-ID", lgID(g.ID))
-		row("Mode", orNA(g.Mode))
-		row("State", orNA(g.State))
-		row("LG-Role", lgRole(g.Role))
-		if g.Type != "" {
-			row("LG-Type", printable(g.Type))
-		}
-		row("VLAN", strconv.Itoa(int(g.VLAN)))
-		row("PNET-ID", orNA(g.PNETID))
-		row("Version", orNA(g.Version))
-		row("Peer", orNA(g.Peer))
-		if g.PeerID != "" {
-			row("Peer-ID", printable(g.PeerID))
-		}
-		row("Peer-Host", orNA(g.PeerHost))
-		row("Peer-OS", orNA(g.PeerOS))
-		if g.Type != "" {
-			row("Direct", yesNo(g.Direct))
-		}
-		row("EID", orNA(g.EID))
-		row("#Conns", fmt.Sprintf("%d, at most %d", g.Conns, g.MaxConns))
-		if g.Type != "" {
-			row("Failovers", fmt.Sprintf("%d, of %d connections", g.Failovers, g.Moved))
-			row("Spread-By", orNA(g.Spread))
-			row("RMB", fmt.Sprintf("%d B, %d buffers: %d idle, %d in quarantine", g.RMBBytes, g.RMBs, g.IdleRMBs, g.Quarantined))
-		}
-		row("Process", process(g.PID, g.Command))
-		if err := t.Write(w); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *groupsReport) writeLinks(w io.Writer, details bool) error {
-	t := table{Columns: []column{
-		{Title: "LG-ID"}, {Title: "LG-Role"}, {Title: "LG-Type"}, {Title: "Net-Dev"}, {Title: "Link-State"}, {Title: "#Conns", Right: true},
-	}}
-	if details {
-		t.Columns = append(t.Columns, column{Title: "Link-UID"}, column{Title: "IB-Dev"}, column{Title: "IB-P", Right: true},
-			column{Title: "Local-GID"}, column{Title: "Local-QP"}, column{Title: "Peer-GID"}, column{Title: "Peer-QP"},
-			column{Title: "MTU", Right: true}, column{Title: "RTT", Right: true}, column{Title: "Sent", Right: true}, column{Title: "Resent", Right: true})
-	}
-	t.Columns = append(t.Columns, column{Title: "Process"}, column{})
-	for _, g := range r.Groups {
-		for _, l := range g.Links {
-			cells := []string{lgID(g.ID), lgRole(g.Role), orNA(g.Type), orNA(l.NetDev), orNA(l.State), strconv.Itoa(l.Conns)}
-			if details {
-				rtt, mtu := "n/a", "n/a"
-				if l.RoundTrip > 0 {
-					rtt = formatNumber(float64(l.RoundTrip)/1e3) + " µs"
-				}
-				if l.MTU > 0 {
-					mtu = strconv.Itoa(l.MTU)
-				}
-				cells = append(cells, lgID(l.UID), orNA(l.Device), strconv.Itoa(l.Port), orNA(l.LocalGID), fmt.Sprintf("%#x", l.LocalQPN),
-					orNA(l.PeerGID), fmt.Sprintf("%#x", l.PeerQPN), mtu, rtt, formatBytes(int64(min(l.SentBytes, 1<<62))), strconv.FormatUint(l.Retransmitted, 10))
-			}
-			t.Add(append(cells, process(g.PID, g.Command), printable(l.Why))...)
-		}
-	}
-	return t.Write(w)
 }
 
 func newDeviceCommand() *cobra.Command {

@@ -47,9 +47,9 @@ func TestGroupReports(t *testing.T) {
 	r, d := newGroupsReport(&a, nil), newDevicesReport(&a)
 	var b strings.Builder
 	for _, write := range []func(io.Writer) error{
-		r.write, r.writeDetails,
-		func(w io.Writer) error { return r.writeLinks(w, false) },
-		func(w io.Writer) error { return r.writeLinks(w, true) },
+		r.Write, r.WriteDetails,
+		func(w io.Writer) error { return r.WriteLinks(w, false) },
+		func(w io.Writer) error { return r.WriteLinks(w, true) },
 		func(w io.Writer) error { return d.write(w, false) },
 		func(w io.Writer) error { return d.write(w, true) },
 	} {

@@ -94,7 +94,7 @@ func TestStatsReport(t *testing.T) {
 	}
 	golden(t, "stats.json", indentJSON(t, r))
 	var b strings.Builder
-	if err := r.write(&b); err != nil {
+	if err := r.Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "stats.txt", strings.ReplaceAll(b.String(), r.Time.Local().Format(time.DateTime), "2026-03-04 05:06:07"))

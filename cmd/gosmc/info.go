@@ -18,6 +18,7 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/measure"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/survey"
@@ -181,7 +182,7 @@ func (r *infoReport) write(w io.Writer) error {
 	}
 	t.Add("Hosts running", strconv.Itoa(r.Hosts))
 	if len(r.Programs) > 0 {
-		t.Add("By gosmc run", programs(r.Programs))
+		t.Add("By gosmc run", inventory.ProgramNames(r.Programs))
 	}
 	for _, program := range slices.Sorted(maps.Keys(r.Left)) {
 		t.Add("Left to TCP", program+": "+r.Left[program])

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/exit"
+	"github.com/gosmc/smc/internal/text"
 	"github.com/gosmc/smc/internal/usage"
 )
 
@@ -32,9 +33,8 @@ const (
 	exitProblems = exit.Problems
 )
 
-// jsonSchema is the version of everything that --json prints. Fields may be added within a
-// version; their names and meaning do not change.
-const jsonSchema = 1
+// jsonSchema is the version of everything that --json prints.
+const jsonSchema = text.Schema
 
 func main() {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}

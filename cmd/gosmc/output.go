@@ -10,13 +10,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/text"
 )
 
-// Short names of package text, for its most frequent functions.
+// Short names of functions of package text, and one of package inventory, that are frequent here.
 var (
 	printable     = text.Printable
 	orNA          = text.OrNA
+	yesNo         = text.YesNo
+	lgID          = inventory.GroupID
 	errorText     = text.Error
 	process       = text.Process
 	formatNumber  = text.Number

@@ -14,6 +14,10 @@ import (
 	"unicode/utf8"
 )
 
+// Schema is the version of everything that --json prints. Fields may be added within a version; their
+// names and meaning do not change.
+const Schema = 1
+
 // JSON prints v as one JSON object, indented, for a verb that prints one. Errors are those of
 // encoding/json and of w.
 func JSON(w io.Writer, v any) error {
@@ -54,6 +58,14 @@ func OrNA(s string) string {
 		return "n/a"
 	}
 	return Printable(s)
+}
+
+// YesNo returns "Yes" or "No".
+func YesNo(b bool) string {
+	if b {
+		return "Yes"
+	}
+	return "No"
 }
 
 // Process names a process as gosmc ss does: PID/COMMAND, or the command alone if pid is not
