@@ -10,7 +10,7 @@ import (
 // writeBench prints a report for people.
 func writeBench(w io.Writer, r *bench.Report) error {
 	head := table{Columns: []column{{}, {}}}
-	for _, l := range machineLines(&r.Machine) {
+	for _, l := range r.Machine.Lines() {
 		head.Add(l[0], l[1])
 	}
 	head.Add("Load", fmt.Sprintf("%.2f before the start", r.Machine.LoadAvg1))

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/doctor"
+	"github.com/gosmc/smc/internal/text"
 )
 
 // A doctorReport is the output of doctor --json.
@@ -47,7 +48,7 @@ another user at its own.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o := doctor.Options{Dir: dir, Obstacle: ownObstacle(), Format: formatUnit}
+			o := doctor.Options{Dir: dir, Obstacle: ownObstacle(), Format: text.Unit}
 			if len(args) > 0 {
 				o.Subject = args[0]
 				if _, err := strconv.Atoi(o.Subject); err != nil {

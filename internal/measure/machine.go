@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -9,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/text"
 )
 
 // A Machine is the environment that a measurement belongs to. Its JSON form is part of what the tools print.
@@ -170,4 +173,32 @@ func ModuleVersion() string {
 		return info.Main.Version
 	}
 	return "(devel)"
+}
+
+// Lines describes a machine for people: pairs of a name and its value.
+func (m *Machine) Lines() [][2]string {
+	var caches []string
+	for _, c := range m.Caches {
+		name := "L" + strconv.Itoa(c.Level)
+		switch c.Type {
+		case "Data":
+			name += "d"
+		case "Instruction":
+			name += "i"
+		}
+		caches = append(caches, name+" "+c.Size)
+	}
+	cpu := fmt.Sprintf("%s, %d usable", text.OrNA(m.CPU), m.CPUs)
+	if m.CPUQuota != "" {
+		cpu += ", quota " + m.CPUQuota
+	}
+	if m.Governor != "" {
+		cpu += ", governor " + m.Governor
+	}
+	return [][2]string{
+		{"Kernel", text.OrNA(m.Kernel)},
+		{"CPU", cpu},
+		{"Caches", text.OrNA(strings.Join(caches, ", "))},
+		{"Go", fmt.Sprintf("%s, GOMAXPROCS %d", m.Go, m.GOMAXPROCS)},
+	}
 }

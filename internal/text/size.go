@@ -55,3 +55,14 @@ var byteUnits = map[string]float64{
 	"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
 	"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
 }
+
+// Unit returns a number with its unit. Bytes are as by [Bytes]; an empty unit is none.
+func Unit(v int64, unit string) string {
+	switch unit {
+	case "bytes":
+		return Bytes(v)
+	case "":
+		return GroupDigits(strconv.FormatInt(v, 10))
+	}
+	return GroupDigits(strconv.FormatInt(v, 10)) + " " + Printable(unit)
+}
