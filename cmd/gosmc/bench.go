@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/bench"
+	"github.com/gosmc/smc/internal/bench/render"
 	"github.com/gosmc/smc/internal/exit"
 )
 
@@ -93,33 +94,15 @@ look at the load average in the heading.`,
 
 // A benchList is the output of bench --list --json.
 type benchList struct {
-	Schema     int          `json:"schema"`
-	Benchmarks []benchEntry `json:"benchmarks"`
-}
-
-type benchEntry struct {
-	Name       string        `json:"name"`
-	Title      string        `json:"title"`
-	Unit       string        `json:"unit"`
-	Better     string        `json:"better"` // "lower" or "higher"
-	Transports []string      `json:"transports"`
-	Bounds     []bench.Bound `json:"bounds"`
-	CPUBounds  []bench.Bound `json:"cpu_bounds"` // of the processor time of an operation
+	Schema     int            `json:"schema"`
+	Benchmarks []render.Entry `json:"benchmarks"`
 }
 
 func listBenchmarks(w io.Writer, chosen []*bench.Row, asJSON bool) error {
 	if asJSON {
-		list := benchList{Schema: jsonSchema}
-		for _, b := range chosen {
-			list.Benchmarks = append(list.Benchmarks, benchEntry{b.Name, b.Title, b.Unit, b.Better(), b.Transports, b.Bounds(), b.CPUBounds()})
-		}
-		return writeJSON(w, list)
+		return writeJSON(w, benchList{jsonSchema, render.Entries(chosen)})
 	}
-	t := table{Columns: []column{{Title: "BENCHMARK"}, {Title: "UNIT"}, {Title: "TRANSPORTS"}, {Title: "MEASURES"}}}
-	for _, b := range chosen {
-		t.Add(b.Name, b.Unit, strings.Join(b.Transports, " "), b.Title)
-	}
-	return t.Write(w)
+	return render.WriteRows(w, chosen)
 }
 
 // reportBench prints a report. With check a missed must is an error.
@@ -129,7 +112,7 @@ func reportBench(w io.Writer, r *bench.Report, asJSON, check bool) error {
 	if asJSON {
 		err = writeJSON(w, r)
 	} else {
-		err = writeBench(w, r)
+		err = render.Write(w, r)
 	}
 	if nothing := r.Nothing(); err == nil && nothing != "" {
 		return fmt.Errorf("nothing was measured: %s", nothing)

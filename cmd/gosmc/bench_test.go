@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/bench"
+	"github.com/gosmc/smc/internal/bench/render"
 )
 
 // readReport reads a report from the expected output of the package that makes it.
@@ -26,7 +27,7 @@ func readReport[T any](t *testing.T, path string) *T {
 
 func TestWriteBench(t *testing.T) {
 	var b strings.Builder
-	if err := writeBench(&b, readReport[bench.Report](t, "../../internal/bench/testdata/bench.json")); err != nil {
+	if err := render.Write(&b, readReport[bench.Report](t, "../../internal/bench/testdata/bench.json")); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "bench.txt", b.String())
