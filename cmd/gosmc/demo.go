@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -77,76 +75,10 @@ func runDemo(cmd *cobra.Command, o demo.Options, asJSON bool) error {
 	if asJSON {
 		err = writeJSON(cmd.OutOrStdout(), r)
 	} else {
-		err = writeDemo(cmd.OutOrStdout(), r)
+		err = r.Write(cmd.OutOrStdout())
 	}
 	if err == nil && !r.OK {
 		err = errors.New(strings.Join(r.Problems, "; "))
 	}
 	return err
-}
-
-// writeDemo prints a report for people.
-func writeDemo(w io.Writer, r *demo.Report) error {
-	s, t := r.Runs[0], r.Runs[1]
-	about := table{Columns: []column{{}, {}}}
-	about.Add("Mode", strings.TrimSpace(s.Mode+" "+s.Version))
-	about.Add("EID", orNA(s.EID))
-	peer := fmt.Sprintf("%s, process %d", orNA(s.Peer), s.PeerPID)
-	if s.PeerHost != "" {
-		peer += ", host " + printable(s.PeerHost)
-	}
-	if s.PeerOS != "" {
-		peer += " (" + printable(s.PeerOS) + ")"
-	}
-	about.Add("Peer", peer)
-	if s.Reason != "" {
-		about.Add("Reason", printable(s.Reason)+codeInBrackets(s.ReasonCode))
-	}
-	if r.Network != "" {
-		about.Add("Network", printable(r.Network))
-	}
-	about.Add("Machine", fmt.Sprintf("%s, %d CPUs, %s", orNA(r.Machine.CPU), r.Machine.CPUs, orNA(r.Machine.Kernel)))
-	if err := about.Write(w); err != nil {
-		return err
-	}
-	fmt.Fprintln(w)
-
-	right := func(ok bool) string {
-		if ok {
-			return "right"
-		}
-		return "WRONG"
-	}
-	times := func(a, b float64) string {
-		if b == 0 {
-			return "n/a"
-		}
-		return formatNumber(a/b) + " x"
-	}
-	gbps := func(f demo.File) string { return formatNumber(f.Rate/1e9) + " GB/s" }
-	results := table{Columns: []column{{}, {Title: s.Mode, Right: true}, {Title: "plain TCP", Right: true}, {Title: "ratio", Right: true}}}
-	results.Add("File of "+formatBytes(r.Size), gbps(s.File), gbps(t.File), times(s.File.Rate, t.File.Rate))
-	results.Add("  time", formatNumber(s.File.Seconds)+" s", formatNumber(t.File.Seconds)+" s", times(s.File.Seconds, t.File.Seconds))
-	results.Add("  CPU time, both sides", formatNumber(s.File.CPUSeconds)+" s", formatNumber(t.File.CPUSeconds)+" s", times(s.File.CPUSeconds, t.File.CPUSeconds))
-	results.Add("  SHA-256", right(s.File.Right), right(t.File.Right))
-	results.Add(fmt.Sprintf("HTTP, %d connections", demo.Conns), formatNumber(s.HTTP.Rate)+" requests/s", formatNumber(t.HTTP.Rate)+" requests/s", times(s.HTTP.Rate, t.HTTP.Rate))
-	results.Add("  half answered within", formatNumber(s.HTTP.P50)+" µs", formatNumber(t.HTTP.P50)+" µs", times(s.HTTP.P50, t.HTTP.P50))
-	results.Add("  99 % answered within", formatNumber(s.HTTP.P99)+" µs", formatNumber(t.HTTP.P99)+" µs", times(s.HTTP.P99, t.HTTP.P99))
-	results.Add("  answers", demoAnswers(s.HTTP), demoAnswers(t.HTTP))
-	if err := results.Write(w); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(w, "\nThe time is that of the transfer; SHA-256 %s was computed afterwards.\n", r.SHA256)
-	if s.Mode == "SMC-R" { // rule: TestWriteDemo
-		_, err2 := fmt.Fprintln(w, "SMC-R here is RDMA in software, which is slower than TCP on one machine. It is for peers with Linux AF_SMC, and for failover: docs/smcr.md.")
-		err = errors.Join(err, err2)
-	}
-	return err
-}
-
-func demoAnswers(h demo.HTTP) string {
-	if h.Wrong > 0 {
-		return fmt.Sprintf("%d WRONG", h.Wrong)
-	}
-	return groupDigits(strconv.FormatInt(h.Requests, 10)) + " right"
 }

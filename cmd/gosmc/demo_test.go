@@ -55,13 +55,13 @@ func TestDemoWithoutSMC(t *testing.T) {
 
 func TestWriteDemo(t *testing.T) {
 	var b strings.Builder
-	if err := writeDemo(&b, readReport[demo.Report](t, "../../internal/demo/testdata/demo.json")); err != nil {
+	if err := readReport[demo.Report](t, "../../internal/demo/testdata/demo.json").Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "demo.txt", b.String())
 	r := readReport[demo.Report](t, "../../internal/demo/testdata/demo.json")
 	r.Network, r.Runs[0].Mode = "a veth pair", "SMC-R"
-	if err := writeDemo(&b, r); err != nil || !strings.Contains(b.String(), "slower than TCP") {
+	if err := r.Write(&b); err != nil || !strings.Contains(b.String(), "slower than TCP") {
 		t.Errorf("with two hosts the demo does not say the purpose of SMC-R: %v\n%s", err, b.String())
 	}
 }

@@ -9,17 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/netcat"
 )
-
-func codeInBrackets(c control.ReasonCode) string {
-	if c == 0 {
-		return ""
-	}
-	return " (" + c.String() + ")"
-}
 
 // netcatFlags are common to connect and listen.
 type netcatFlags struct {
@@ -79,7 +71,7 @@ func (p *reporter) report(r *netcat.Report) {
 			line += "  EID " + printable(r.EID)
 		}
 		if r.Reason != "" {
-			line += "  because " + printable(r.Reason) + codeInBrackets(r.ReasonCode)
+			line += "  because " + printable(r.Reason) + r.ReasonCode.Suffix()
 		}
 		line += fmt.Sprintf("  in %s, out %s, %.3f s", formatBytes(r.BytesIn), formatBytes(r.BytesOut), r.Seconds)
 		if r.Error != "" {

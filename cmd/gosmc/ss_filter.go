@@ -58,7 +58,7 @@ func (f *ssFlags) unmet(r *ssReport) error {
 		}
 		if !met {
 			if n++; n == 1 {
-				first = fmt.Sprintf("%s to %s uses %s%s", c.Local, c.Peer, orNA(c.Mode), codeInBrackets(c.ReasonCode))
+				first = fmt.Sprintf("%s to %s uses %s%s", c.Local, c.Peer, orNA(c.Mode), c.ReasonCode.Suffix())
 			}
 		}
 	}

@@ -195,6 +195,14 @@ func (c ReasonCode) String() string {
 	return fmt.Sprintf("0x%08x", uint32(c))
 }
 
+// Suffix returns the text form in brackets, behind a space, for the end of a sentence; "" for 0.
+func (c ReasonCode) Suffix() string {
+	if c == 0 {
+		return ""
+	}
+	return " (" + c.String() + ")"
+}
+
 // MarshalText returns the text form.
 func (c ReasonCode) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 

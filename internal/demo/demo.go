@@ -1,6 +1,6 @@
 // Package demo does the work of gosmc demo: it moves a file and HTTP requests between two
 // processes or two containers, over SMC-D, or between two hosts over SMC-R, and over TCP, and checks
-// every byte. The command decides which parts of a [Report] it prints.
+// every byte. A [Report] prints itself for people.
 package demo
 
 import (
