@@ -92,12 +92,12 @@ var mayImport = map[string][]string{
 	"internal/demo":         {".", "internal/control", "internal/measure", "internal/child", "internal/netns", "internal/pod", "internal/text"},
 	"internal/netcat":       {".", "internal/control"}, // connections with standard input and output; prints nothing
 	"internal/pod":          {"bpf", "internal/agent", "internal/child", "internal/netns", "internal/port"},
-	"internal/survey":       {"internal/config", "internal/control", "internal/host", "internal/pairing", "internal/port", "internal/rendezvous", "internal/rundir"}, // all hosts of the machine at once, and one made for the occasion
-	"internal/doctor":       {"wire/clc", "internal/admission", "internal/config", "internal/inventory", "internal/run/inspect", "internal/survey"},                  // asks, and prints nothing
-	"internal/applicable":   {"internal/config", "internal/netns", "internal/run/inspect", "internal/run/procs", "internal/sockdiag"},                                // looks from outside, and asks no program
-	"internal/metrics":      {"wire/clc", "internal/control", "internal/inventory", "internal/run/inspect", "internal/survey"},                                       // snapshots in, text out
-	"internal/inventory":    {"wire/clc", "internal/control", "internal/run/inspect", "internal/run/proto", "internal/survey", "internal/text"},                      // lists, sums and tables; of no protocol
-	"preload":               {},                                                                                                                                      // the C library of gosmc run, as bytes
+	"internal/survey":       {"internal/config", "internal/control", "internal/host", "internal/pairing", "internal/port", "internal/rendezvous", "internal/rundir"},                  // all hosts of the machine at once, and one made for the occasion
+	"internal/doctor":       {"wire/clc", "internal/admission", "internal/config", "internal/exit", "internal/inventory", "internal/run/inspect", "internal/survey", "internal/text"}, // asks, and changes nothing
+	"internal/applicable":   {"internal/config", "internal/netns", "internal/run/inspect", "internal/run/procs", "internal/sockdiag", "internal/text"},                                // looks from outside, and asks no program
+	"internal/metrics":      {"wire/clc", "internal/control", "internal/inventory", "internal/run/inspect", "internal/survey"},                                                        // snapshots in, text out
+	"internal/inventory":    {"wire/clc", "internal/control", "internal/run/inspect", "internal/run/proto", "internal/survey", "internal/text"},                                       // lists, sums and tables; of no protocol
+	"preload":               {},                                                                                                                                                       // the C library of gosmc run, as bytes
 	// The programs of gosmc run, which do not know us. Not preload: every program of package smc would have it.
 	"internal/run/proto":   {"wire/clc"},                                                                                                                                                      // messages and names, of no program
 	"internal/run/procs":   {"internal/run/proto"},                                                                                                                                            // processes, by /proc

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -68,7 +65,7 @@ connections that are shorter than a look.`,
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), applicableReport{jsonSchema, time.Now(), report})
 			}
-			return writeApplicable(cmd.OutOrStdout(), report, all)
+			return report.Write(cmd.OutOrStdout(), all)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -77,59 +74,4 @@ connections that are shorter than a look.`,
 	cmd.Flags().BoolVar(&all, "all", false, "show pairs with little traffic, too")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return cmd
-}
-
-func writeApplicable(w io.Writer, r *applicable.Report, all bool) error {
-	fmt.Fprintf(w, "%d TCP connections in %s, %d pairs of programs; gains: %s\n", r.Connections,
-		formatNumber(r.Seconds)+" s", len(r.Pairs), printable(r.Table.Source))
-	t := table{Columns: []column{{Title: "Server"}, {Title: "Client"}, {Title: "Where"},
-		{Title: "Conns", Right: true}, {Title: "Open", Right: true}, {Title: "Life", Right: true},
-		{Title: "In", Right: true}, {Title: "Out", Right: true}, {Title: "Request", Right: true},
-		{Title: "Gain", Right: true}, {Title: "Advice"}}}
-	idle := 0
-	for _, p := range r.Pairs {
-		if p.Class == applicable.Idle && !all {
-			idle++
-			continue
-		}
-		life, request, gain := "n/a", "n/a", "n/a"
-		if p.LifetimeSeconds != nil {
-			life = formatNumber(*p.LifetimeSeconds) + " s"
-			if *p.LifetimeSeconds < 0.01 {
-				life = "< 0.01 s"
-			}
-		}
-		if p.RequestBytes != nil {
-			request = formatBytes(int64(*p.RequestBytes))
-		}
-		if p.Gain != nil {
-			gain = fmt.Sprintf("%.1fx (%.1f-%.1f)", p.Gain.Expected, p.Gain.Low, p.Gain.High)
-		}
-		t.Add(fmt.Sprintf("%d %s", p.Port, orNA(p.Server)), orNA(p.Client), p.Where,
-			fmt.Sprint(p.Connections), fmt.Sprint(p.Open), life, formatBytes(int64(p.BytesIn)),
-			formatBytes(int64(p.BytesOut)), request, gain, p.Advice)
-		if p.Obstacle != "" {
-			t.Below(printable(p.Obstacle))
-		}
-	}
-	if err := t.Write(w); err != nil {
-		return err
-	}
-	if idle > 0 {
-		fmt.Fprintf(w, "Pairs with little traffic, which --all shows: %d\n", idle)
-	}
-	for i, s := range r.Order {
-		fmt.Fprintf(w, "%d. %d %s, for %s: about %.1fx, %.2f processors less\n", i+1, s.Port,
-			orNA(s.Server), printable(strings.Join(s.Clients, ", ")), s.Gain, s.Saved)
-	}
-	if len(r.Order) == 0 {
-		fmt.Fprintln(w, "No pair of programs is worth a change.")
-	} else {
-		fmt.Fprintln(w, "In this order, start server and clients by 'gosmc run', and services by "+
-			"'gosmc service enable NAME'.")
-	}
-	for _, n := range r.Notes {
-		fmt.Fprintln(w, "Note:", n)
-	}
-	return nil
 }

@@ -2,15 +2,12 @@ package main
 
 import (
 	"errors"
-	"io"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/doctor"
-	"github.com/gosmc/smc/internal/text"
 )
 
 // A doctorReport is the output of doctor --json.
@@ -48,7 +45,7 @@ another user at its own.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o := doctor.Options{Dir: dir, Obstacle: ownObstacle(), Format: text.Unit}
+			o := doctor.Options{Dir: dir, Obstacle: ownObstacle()}
 			if len(args) > 0 {
 				o.Subject = args[0]
 				if _, err := strconv.Atoi(o.Subject); err != nil {
@@ -67,9 +64,9 @@ another user at its own.`,
 			case asJSON:
 				err = writeJSON(out, r)
 			case fixes:
-				err = r.writeFixes(out)
+				err = r.WriteFixes(out)
 			default:
-				err = r.write(out)
+				err = r.Write(out)
 			}
 			return errors.Join(err, r.Verdict())
 		},
@@ -80,30 +77,4 @@ another user at its own.`,
 	completeDirs(cmd, "dir")
 	cmd.Flags().BoolVar(&fixes, "fix", false, "print the remedies only, a line for each")
 	return cmd
-}
-
-// write prints the findings, with remedies below them.
-func (r *doctorReport) write(w io.Writer) error {
-	var b strings.Builder
-	for _, f := range r.Findings {
-		mark := map[string]string{doctor.OK: "ok  ", doctor.Warn: "WARN", doctor.Fail: "FAIL"}[f.Level]
-		b.WriteString(mark + "  " + printable(f.Text) + "\n")
-		if f.Fix != "" {
-			b.WriteString("      -> " + printable(f.Fix) + "\n")
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// writeFixes prints the remedies of warnings and failures.
-func (r *doctorReport) writeFixes(w io.Writer) error {
-	var b strings.Builder
-	for _, f := range r.Findings {
-		if f.Fix != "" && f.Level != doctor.OK {
-			b.WriteString(printable(f.Fix) + "\n")
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

@@ -190,7 +190,7 @@ func TestDoctorFix(t *testing.T) {
 		{Level: doctor.Fail, Check: "c", Text: "broken\x1b", Fix: "sudo gosmc on"}, {Level: doctor.Warn, Check: "d", Text: "?"},
 	}}}
 	var text, fixes strings.Builder
-	if err := errors.Join(r.write(&text), r.writeFixes(&fixes)); err != nil {
+	if err := errors.Join(r.Write(&text), r.WriteFixes(&fixes)); err != nil {
 		t.Fatal(err)
 	}
 	if want := "ok    fine\n      -> not this\nWARN  old\n      -> restart\nFAIL  broken?\n      -> sudo gosmc on\nWARN  ?\n"; text.String() != want {

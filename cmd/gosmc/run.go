@@ -130,9 +130,9 @@ func explainRun(cmd *cobra.Command, address, asUser string, args []string, s *co
 	if asJSON {
 		err = writeJSON(cmd.OutOrStdout(), r)
 	} else {
-		err = r.write(cmd.OutOrStdout(), all)
+		err = r.Write(cmd.OutOrStdout(), all)
 	}
-	return errors.Join(err, r.verdict())
+	return errors.Join(err, r.Verdict())
 }
 
 // notRunnable is the error of a program that cannot be run, with the exit code that says so.

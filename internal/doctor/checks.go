@@ -18,6 +18,7 @@ import (
 	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/survey"
+	"github.com/gosmc/smc/internal/text"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -60,7 +61,7 @@ func (r *Report) machine(ctx context.Context) {
 		const most = 80 // percent
 		if l.Limit > 0 && l.Used >= 0 && l.Used*100 > l.Limit*most {
 			r.add(Warn, "limit", fmt.Sprintf("%s: %s of %s are in use", l.Name,
-				r.opts.Format(l.Used, l.Unit), r.opts.Format(l.Limit, l.Unit)),
+				text.Unit(l.Used, l.Unit), text.Unit(l.Limit, l.Unit)),
 				"docs/limits.md says how to raise it")
 		}
 	}

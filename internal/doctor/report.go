@@ -13,8 +13,6 @@ type Options struct {
 	Dir string
 	// Obstacle says why 'gosmc run' leaves every program to TCP here; empty: it does not.
 	Obstacle string
-	// Format makes text of an amount in a unit of a limit.
-	Format func(amount int64, unit string) string
 }
 
 // A Report has the findings about a subject.
