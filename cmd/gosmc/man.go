@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gosmc/smc/internal/reason"
 	"github.com/gosmc/smc/internal/roff"
 	"github.com/gosmc/smc/internal/usage"
 )
@@ -44,7 +45,7 @@ func newManCommand() *cobra.Command {
 // manPages returns the text of all pages by the name of their file.
 func manPages(root *cobra.Command) map[string]string {
 	pages := usage.Pages(root)
-	pages["gosmc.conf.5"], pages["gosmc-reasons.7"] = manConfig(), manReasons()
+	pages["gosmc.conf.5"], pages["gosmc-reasons.7"] = manConfig(), reason.ManPage()
 	return pages
 }
 

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gosmc/smc/wire/clc"
-
+	"github.com/gosmc/smc/internal/reason"
 	"github.com/gosmc/smc/internal/roff"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // A reason is found by its number and by its tag, and printed with cause and remedy.
@@ -43,16 +43,16 @@ func TestReasonsAreAllThere(t *testing.T) {
 	if err := json.Unmarshal([]byte(gosmc(t, "", "reason", "--json").stdout), &r); err != nil || r.Schema != jsonSchema {
 		t.Fatalf("schema %d, %v", r.Schema, err)
 	}
-	page := manReasons()
+	page := reason.ManPage()
 	if n := len(clc.Reasons()); len(r.Reasons) != n || strings.Count(list.stdout, "\n") != n+1 {
 		t.Errorf("%d reasons in JSON, %d lines, want %d and a heading", len(r.Reasons), strings.Count(list.stdout, "\n"), n)
 	}
-	for i, reason := range clc.Reasons() {
-		if i < len(r.Reasons) && r.Reasons[i] != newReasonEntry(reason) {
-			t.Errorf("entry %d is %+v, want %v", i, r.Reasons[i], reason)
+	for i, known := range clc.Reasons() {
+		if i < len(r.Reasons) && r.Reasons[i] != reason.NewEntry(known) {
+			t.Errorf("entry %d is %+v, want %v", i, r.Reasons[i], known)
 		}
-		if !strings.Contains(page, roff.Escape(reason.String())) || !strings.Contains(page, roff.Escape(reason.Advice)) {
-			t.Errorf("gosmc-reasons(7) does not explain %v", reason)
+		if !strings.Contains(page, roff.Escape(known.String())) || !strings.Contains(page, roff.Escape(known.Advice)) {
+			t.Errorf("gosmc-reasons(7) does not explain %v", known)
 		}
 	}
 }
