@@ -90,7 +90,7 @@ var mayImport = map[string][]string{
 	"internal/bench":        {".", "preload", "internal/run/inspect", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns", "internal/pod"},
 	"internal/bench/render": {"internal/bench", "internal/text"}, // reports in, tables out
 	"internal/demo":         {".", "internal/control", "internal/measure", "internal/child", "internal/netns", "internal/pod", "internal/text"},
-	"internal/netcat":       {".", "internal/control"}, // connections with standard input and output; prints nothing
+	"internal/netcat":       {".", "internal/control", "internal/text"}, // connections with standard input and output
 	"internal/pod":          {"bpf", "internal/agent", "internal/child", "internal/netns", "internal/port"},
 	"internal/survey":       {"internal/config", "internal/control", "internal/host", "internal/pairing", "internal/port", "internal/rendezvous", "internal/rundir"},                  // all hosts of the machine at once, and one made for the occasion
 	"internal/doctor":       {"wire/clc", "internal/admission", "internal/config", "internal/exit", "internal/inventory", "internal/run/inspect", "internal/survey", "internal/text"}, // asks, and changes nothing

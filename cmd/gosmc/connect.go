@@ -55,9 +55,8 @@ func connect(cmd *cobra.Command, addr string, flags *netcatFlags, timeout time.D
 	}
 	defer h.Close()
 	d.Host = h
-	p := &reporter{flags: flags, verb: "connect", w: cmd.ErrOrStderr()}
 	c := netcat.Client{
-		Dialer: d, Require: flags.require, Report: p.report,
+		Dialer: d, Require: flags.require, Report: flags.reporter(cmd).Report,
 		Streams: netcat.Streams{In: cmd.InOrStdin(), Terminal: isTerminal(cmd.InOrStdin()), Out: cmd.OutOrStdout()},
 	}
 	return exitOf(c.Run(cmd.Context(), addr))

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gosmc/smc/internal/netcat"
 )
 
 // hostLine has the fields of dump --pid --json that tests look at.
@@ -212,7 +214,7 @@ func TestDumpProcessEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer child.Process.Kill()
-	var e listenEvent
+	var e netcat.ListenEvent
 	if err := json.NewDecoder(stderr).Decode(&e); err != nil || e.Local == "" {
 		t.Fatalf("the child says %+v, %v", e, err)
 	}

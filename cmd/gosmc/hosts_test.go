@@ -19,6 +19,7 @@ import (
 	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/inventory"
+	"github.com/gosmc/smc/internal/netcat"
 	"github.com/gosmc/smc/internal/survey"
 )
 
@@ -213,7 +214,7 @@ func TestInfoWithoutRunDirectory(t *testing.T) {
 	// An SMC listener without a run directory is a TCP listener.
 	l := start(t, "listen", "--echo", "--json", "-v", "127.0.0.1:0")
 	addr := l.addr()
-	var w warningEvent
+	var w netcat.WarningEvent
 	if l.event(&w); w.Event != "warning" || w.Schema != jsonSchema || !strings.Contains(w.Warning, "clients will use TCP") || !strings.Contains(w.Error, dir) {
 		t.Errorf("listen without a run directory says %+v, want a warning with the cause", w)
 	}

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,27 +9,6 @@ import (
 	"github.com/gosmc/smc/internal/netcat"
 	"github.com/gosmc/smc/internal/usage"
 )
-
-// listenEvent is the line of listen -v --json before the first connection, by which a program
-// learns the port.
-type listenEvent struct {
-	Schema int       `json:"schema"`
-	Event  string    `json:"event"` // "listening"
-	Time   time.Time `json:"time"`
-	Verb   string    `json:"verb"`
-	Local  string    `json:"local"`
-}
-
-// warningEvent is the line of listen --json when something is not as it should be, such as a run
-// directory that cannot be used.
-type warningEvent struct {
-	Schema  int       `json:"schema"`
-	Event   string    `json:"event"` // "warning"
-	Time    time.Time `json:"time"`
-	Verb    string    `json:"verb"`
-	Warning string    `json:"warning"`
-	Error   string    `json:"error"` // its cause
-}
 
 func newListenCommand() *cobra.Command {
 	var flags netcatFlags
@@ -78,42 +55,18 @@ is an object whose event is "warning".
 }
 
 func listen(cmd *cobra.Command, s *netcat.Server, flags *netcatFlags, addr string) error {
-	p := &reporter{flags: flags, verb: "listen", w: cmd.ErrOrStderr()}
-	warned := netcat.NewWarnings(p.warn)
+	p := flags.reporter(cmd)
+	warned := netcat.NewWarnings(p.Warn)
 	h, err := flags.smcr.host(smc.Config{Logger: slog.New(warned)})
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	s.Host, s.Report = h, p.report
+	s.Host, s.Report = h, p.Report
 	s.Streams = netcat.Streams{In: cmd.InOrStdin(), Terminal: isTerminal(cmd.InOrStdin()), Out: cmd.OutOrStdout()}
 	s.Listening = func(addr string) {
-		p.listening(addr)
+		p.Listening(addr)
 		warned.Release()
 	}
 	return exitOf(s.Run(cmd.Context(), addr))
-}
-
-// listening says where connections are accepted.
-func (p *reporter) listening(addr string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.flags.json && p.flags.verbose:
-		writeJSONLine(p.w, listenEvent{jsonSchema, "listening", time.Now(), p.verb, addr})
-	case p.flags.verbose:
-		fmt.Fprintf(p.w, "listening on %s\n", addr)
-	}
-}
-
-// warn prints on standard error why connections do not use SMC, and the like. It does so also
-// without --verbose, since nothing else would.
-func (p *reporter) warn(w netcat.Warning) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.flags.json {
-		writeJSONLine(p.w, warningEvent{jsonSchema, "warning", time.Now(), p.verb, w.What, w.Why})
-		return
-	}
-	fmt.Fprintf(p.w, "gosmc: %s; see 'gosmc info'\n", printable(w.String()))
 }

@@ -2,10 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"io"
-	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,46 +33,7 @@ func exitOf(err error) error {
 	return err
 }
 
-// A connReport is the report of connect and listen about a connection that has ended.
-type connReport struct {
-	Schema int       `json:"schema"`
-	Event  string    `json:"event"` // "closed"
-	Time   time.Time `json:"time"`
-	Verb   string    `json:"verb"` // "connect" or "listen"
-	netcat.Report
-}
-
-// A reporter prints reports and events on standard error, one at a time.
-type reporter struct {
-	flags *netcatFlags
-	verb  string
-
-	mu sync.Mutex
-	w  io.Writer
-}
-
-// report prints a connection that has ended, in the form that the flags ask for.
-func (p *reporter) report(r *netcat.Report) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.flags.json:
-		writeJSONLine(p.w, connReport{jsonSchema, "closed", r.Start, p.verb, *r})
-	case p.flags.verbose:
-		line := fmt.Sprintf("%s -> %s  %s", orNA(r.Local), orNA(r.Peer), r.Mode)
-		if r.Version != "" {
-			line += " " + r.Version
-		}
-		if r.EID != "" {
-			line += "  EID " + printable(r.EID)
-		}
-		if r.Reason != "" {
-			line += "  because " + printable(r.Reason) + r.ReasonCode.Suffix()
-		}
-		line += fmt.Sprintf("  in %s, out %s, %.3f s", formatBytes(r.BytesIn), formatBytes(r.BytesOut), r.Seconds)
-		if r.Error != "" {
-			line += "  " + printable(r.Error)
-		}
-		fmt.Fprintln(p.w, line)
-	}
+// reporter prints the reports of a verb on standard error, in the form that the flags ask for.
+func (f *netcatFlags) reporter(cmd *cobra.Command) *netcat.Reporter {
+	return &netcat.Reporter{W: cmd.ErrOrStderr(), Verb: cmd.Name(), JSON: f.json, Verbose: f.verbose}
 }

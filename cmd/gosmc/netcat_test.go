@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/netcat"
 	"github.com/gosmc/smc/internal/port"
 )
 
@@ -85,7 +86,7 @@ func (r *running) event(v any) {
 // addr waits for listen -v --json to listen.
 func (r *running) addr() string {
 	r.t.Helper()
-	var e listenEvent
+	var e netcat.ListenEvent
 	r.event(&e)
 	if e.Event != "listening" || e.Schema != jsonSchema || e.Local == "" {
 		r.t.Fatalf("first event = %+v, want listening", e)
@@ -109,7 +110,7 @@ func (r *running) wait() int {
 	}
 }
 
-// connEvent is connReport as another program reads it.
+// connEvent is netcat.ClosedEvent as another program reads it.
 type connEvent struct {
 	Schema     int
 	Event      string

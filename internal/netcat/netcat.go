@@ -1,6 +1,6 @@
 // Package netcat is the engine of gosmc connect and gosmc listen: it joins connections with standard
-// input and output as netcat does, and serves connections side by side. It reports connections that
-// have ended to its caller, and prints nothing.
+// input and output as netcat does, and serves connections side by side. It tells its caller of
+// connections that have ended; a [Reporter] prints that.
 package netcat
 
 import (

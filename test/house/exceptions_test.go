@@ -17,7 +17,7 @@ const older = "written before there was a limit"
 
 // packageLines are packages with more than maxPackageLines lines.
 var packageLines = map[string]exception{
-	"cmd/gosmc":               {5152, "one file for each verb; engines are to move to internal"},
+	"cmd/gosmc":               {5061, "one file for each verb; engines are to move to internal"},
 	"internal/bench":          {5400, "rows that measure internals are to become benchmarks of their packages"},
 	"internal/core":           {6700, "four state machines; to be split by machine"},
 	"internal/dissect/render": {4900, "two walks over every type of message; to become one description of each"},
@@ -74,7 +74,7 @@ var typeFiles = map[string]exception{
 var wideLines = map[string]exception{
 	".":                       {8, older},
 	"bpf":                     {10, older},
-	"cmd/gosmc":               {252, older},
+	"cmd/gosmc":               {251, older},
 	"internal/admission":      {2, older},
 	"internal/agent":          {14, older},
 	"internal/bench":          {96, older},
