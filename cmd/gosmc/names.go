@@ -111,14 +111,10 @@ func change(parent *cobra.Command, use, short, example string, args int, do func
 		},
 		ValidArgsFunction: completeNames,
 		RunE: func(_ *cobra.Command, args []string) error {
-			f, err := config.Read(config.Path())
-			if err != nil {
-				return fmt.Errorf("nothing is changed, as the file has to be mended by hand first: %w", err)
-			}
-			if err := do(f, args); err != nil {
-				return err
-			}
-			err = f.Write()
+			err := config.Change(config.Path(), func(f *config.File) (bool, error) {
+				err := do(f, args)
+				return err == nil, err
+			})
 			if errors.Is(err, fs.ErrPermission) {
 				return fmt.Errorf("%s cannot be written: run as root, or name another file with %s: %w", config.Path(), config.EnvFile, err)
 			}

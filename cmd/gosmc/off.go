@@ -94,25 +94,17 @@ func newOffReport() *offReport {
 
 // writeSwitch puts "smc off" into the configuration file, or takes it out.
 func writeSwitch(off bool) error {
-	f, err := config.Read(config.Path())
-	if err != nil {
-		return fmt.Errorf("%s has to be mended by hand first: %w", config.Path(), err)
-	}
-	changed := f.Delete(config.SMC, func(v string) bool {
-		on, _ := config.ParseSwitch(v) // checked
-		return on == off
-	}) > 0
-	if off {
-		added, err := f.Add(config.SMC, "off")
-		if err != nil {
-			return err
+	return config.Change(config.Path(), func(f *config.File) (changed bool, err error) {
+		changed = f.Delete(config.SMC, func(v string) bool {
+			on, _ := config.ParseSwitch(v) // checked
+			return on == off
+		}) > 0
+		if !off {
+			return changed, nil
 		}
-		changed = changed || added
-	}
-	if !changed {
-		return nil
-	}
-	return f.Write()
+		added, err := f.Add(config.SMC, "off")
+		return changed || added, err
+	})
 }
 
 // finish prints the report. The error names the steps that failed.
