@@ -23,7 +23,8 @@ type Filter struct {
 // GOSMC_SHORT_AFTER, GOSMC_LISTEN_PORTS, GOSMC_LISTEN_ADDRESSES, GOSMC_CONNECT_PORTS,
 // GOSMC_CONNECT_ADDRESSES and GOSMC_SMCR_V1, else from the file /etc/gosmc.conf, or the file that
 // GOSMC_CONFIG names ('gosmc policy --help' describes it). GOSMC_PROGRAMS and the file may also
-// keep programs on TCP altogether.
+// keep programs on TCP altogether. A host follows the file for new connections: its lists for
+// Listen, Connect and programs, ShortAfter, and whether SMC is off.
 type Config struct {
 	// Disabled makes every connection plain TCP. The environment variable
 	// GOSMC_DISABLED=1 (also true, yes, on) does the same for a whole process.

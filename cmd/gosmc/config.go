@@ -43,9 +43,13 @@ the nearest word. Its exit status is 1 then. 'set' gives a word new values in pl
 has, 'unset' removes its lines. Both keep comments and the order of lines, and replace the file at
 once. 'gosmc policy', 'ueid' and 'pnet' add single entries to lists.
 
-Programs read the file when they start, and keep their values: 'set' and 'unset' name the programs
-that run. One value can be changed for these, too: 'gosmc off --now' keeps new connections of all
-programs on TCP.`,
+Programs that run follow the file for new connections. Connections that there are do not change.
+show says when a change of each word counts: "at once" everywhere, "at once in package smc" where
+programs of 'gosmc run' take it at their next start, or "at start" of the program. A program of
+'gosmc run' takes listen-port and listen-address at once to be refused more, and keeps what its
+own start has refused. Values of the environment, of flags and of the program's own code stay. 'set'
+and 'unset' name the programs that have the new value, and those that keep the old one. A file with
+a line that is not understood changes no program that runs; the log says so.`,
 		Example: `  gosmc config show --effective
   gosmc config check /etc/gosmc.conf
   sudo gosmc config set memory 1GiB
@@ -183,7 +187,9 @@ func setConfig(f *config.File, args []string) error {
 }
 
 func (r *configReport) write(w io.Writer) error {
-	t := table{Columns: []column{{Title: "Word"}, {Title: "Value"}, {Title: "Source"}}}
+	t := table{Columns: []column{
+		{Title: "Word"}, {Title: "Value"}, {Title: "Takes effect"}, {Title: "Source"},
+	}}
 	for _, e := range r.Entries {
 		source, separator := e.Source, " "
 		if e.Word == config.PNET {
@@ -196,7 +202,7 @@ func (r *configReport) write(w io.Writer) error {
 		case len(e.Lines) > 0:
 			source += ":" + strings.Trim(strings.ReplaceAll(fmt.Sprint(e.Lines), " ", ","), "[]")
 		}
-		t.Add(e.Word, orNA(value), printable(source))
+		t.Add(e.Word, orNA(value), string(e.Takes), printable(source))
 	}
 	return t.Write(w)
 }

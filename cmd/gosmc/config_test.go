@@ -31,12 +31,12 @@ func TestConfig(t *testing.T) {
 		code           int
 		stdout, stderr string // parts
 	}{
-		{"config", exitOK, "memory       2MiB         " + file + ":3\n", ""},
-		{"config show", exitOK, "ring-after   1MiB         $GOSMC_RING_AFTER\n", ""},
-		{"config show", exitOK, "listen-port  8000-8999 9  " + file + ":4,5\n", ""},
-		{"config show --effective", exitOK, "short-after      16                               default\n", ""},
-		{"config show --memory 1GiB", exitOK, "memory       1GiB         --memory\n", ""},
-		{"config show --listen-port 1,2", exitOK, "listen-port  1 2    --listen-port\n", ""},
+		{"config", exitOK, "memory       2MiB         at start      " + file + ":3\n", ""},
+		{"config show", exitOK, "ring-after   1MiB         at start      $GOSMC_RING_AFTER\n", ""},
+		{"config show", exitOK, "listen-port  8000-8999 9  at once       " + file + ":4,5\n", ""},
+		{"config show --effective", exitOK, "short-after      16                               at once in package smc  default\n", ""},
+		{"config show --memory 1GiB", exitOK, "memory       1GiB         at start      --memory\n", ""},
+		{"config show --listen-port 1,2", exitOK, "listen-port  1 2    at once       --listen-port\n", ""},
 		{"config --listen-port x", exitUsage, "", `--listen-port "x"`},
 		{"config check", exitFailure, file + ":2: memory has no effect here: line 3 sets it again\n", "lines to mend: 1"},
 		{"config check /nonexistent/x", exitFailure, "", "no such file"},

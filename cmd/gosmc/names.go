@@ -18,7 +18,7 @@ import (
 )
 
 // Verbs for names that hosts have in common: UEIDs, the system's own EID, and PNETIDs. They are in
-// the configuration file, which every program reads when it makes its host.
+// the configuration file, which programs read and follow: see config.Takes.
 
 // aboutConfig says where the names are.
 const aboutConfig = `The file is /etc/gosmc.conf, or what GOSMC_CONFIG names. Lines are a word and its value; # begins a comment:
@@ -47,7 +47,7 @@ where a list has other entries than exceptions, what is not in it is refused:
                                which others stay TCP; off: none
 
 A variable of the environment, with commas or spaces between its values, takes the place of all lines of its word, and what a program sets in
-smc.Config that of both. Programs read the file when they make their host: those that run already keep what they have.`
+smc.Config that of both. 'gosmc config show --effective' says which words programs that run follow, and which they read at their start.`
 
 // A namesReport is the output of ueid --json, seid --json and pnet --json.
 type namesReport struct {

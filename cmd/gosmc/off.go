@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/doctor"
 	"github.com/gosmc/smc/internal/survey"
 )
 
@@ -20,7 +21,8 @@ type offReport struct {
 	Time        time.Time         `json:"time"`
 	File        string            `json:"file"` // the configuration file
 	FileError   string            `json:"file_error,omitempty"`
-	Programs    []string          `json:"programs"`    // that use SMC as they did, as "PID NAME"
+	Programs    []string          `json:"programs"`    // that do not follow the file, as "PID/NAME"
+	Followed    []string          `json:"followed"`    // that follow it: new connections do at once
 	Directories []survey.Switched `json:"directories"` // that were switched
 }
 
@@ -30,7 +32,10 @@ func newOffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "off",
 		Short: "Switch SMC off: new connections stay TCP",
-		Long: `Write "smc off" into the configuration file: programs that start from now on use TCP. Those that run are listed.
+		Long: `Write "smc off" into the configuration file: programs that start from now on use TCP, and so do new
+connections of programs that run and follow the file. Those that do not are listed: programs with
+package smc and programs of 'gosmc run' follow it, unless a variable, a flag or their code says
+otherwise, or they are of an earlier release.
 
 With --now no new connection leaves TCP, of programs that run either: they find each other no more, in the run directories of all users for root, and in
 those of its own for another user. It takes effect at once, and needs nothing of the programs. Connections that have left TCP stay as they are until they
@@ -45,9 +50,7 @@ end, as their TCP connection is closed; to end them, restart the programs. A run
 			if err != nil && !errors.Is(err, fs.ErrPermission) {
 				return err
 			}
-			for _, h := range survey.Ask(cmd.Context(), dir).Hosts {
-				r.Programs = append(r.Programs, fmt.Sprintf("%d %s", h.PID, printable(h.Command)))
-			}
+			r.ask(cmd, dir)
 			if now {
 				r.Directories = append(r.Directories, survey.Switch(dir, true)...)
 			}
@@ -75,6 +78,7 @@ func newOnCommand() *cobra.Command {
 				return err
 			}
 			r.Directories = append(r.Directories, survey.Switch(dir, false)...)
+			r.ask(cmd, dir) // rule: TestOffLibrary
 			return r.finish(cmd, asJSON, false, true, err)
 		},
 	}
@@ -89,7 +93,17 @@ func switchFlags(cmd *cobra.Command, dir *string, asJSON *bool) {
 }
 
 func newOffReport() *offReport {
-	return &offReport{Schema: jsonSchema, Time: time.Now(), File: config.Path(), Programs: []string{}, Directories: []survey.Switched{}}
+	return &offReport{
+		Schema: jsonSchema, Time: time.Now(), File: config.Path(), Programs: []string{}, Followed: []string{},
+		Directories: []survey.Switched{},
+	}
+}
+
+// ask asks the programs that run, which look at the file before they answer.
+func (r *offReport) ask(cmd *cobra.Command, dir string) {
+	reached := doctor.Reached(cmd.Context(), dir, config.SMC)
+	r.Followed = append(r.Followed, programNames(reached.Took)...)
+	r.Programs = append(r.Programs, programNames(reached.Later)...)
 }
 
 // writeSwitch puts "smc off" into the configuration file, or takes it out.
@@ -135,11 +149,18 @@ func (r *offReport) finish(cmd *cobra.Command, asJSON, off, now bool, fileError 
 	if name, v := config.EnvDisabled, os.Getenv(config.EnvDisabled); v != "" {
 		fmt.Fprintf(out, "%s=%s in the environment takes the place of the file.\n", name, printable(v))
 	}
+	if len(r.Followed) > 0 {
+		fmt.Fprintf(out, "New connections of these have it switched %s, too: %s\n",
+			word, strings.Join(r.Followed, ", "))
+	}
 	switch {
 	case off && len(r.Programs) > 0 && !now:
 		fmt.Fprintf(out, "These go on as they are, until they are started again or 'gosmc off --now' is used: %s\n", strings.Join(r.Programs, ", "))
-	case off && len(r.Programs) > 0:
-		fmt.Fprintf(out, "These keep the connections that have left TCP, until they are started again: %s\n", strings.Join(r.Programs, ", "))
+	case !off && len(r.Programs) > 0:
+		fmt.Fprintf(out, "These may have to be started again: %s\n", strings.Join(r.Programs, ", "))
+	}
+	if off && len(r.Programs)+len(r.Followed) > 0 {
+		fmt.Fprintln(out, "Connections that have left TCP stay as they are until they end. To end them, restart the programs.")
 	}
 	return errors.Join(errs...)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/config"
-	"github.com/gosmc/smc/internal/run/inspect"
+	"github.com/gosmc/smc/internal/doctor"
 )
 
 // A policyReport is the output of policy --json.
@@ -100,20 +100,38 @@ func sayPolicy(cmd *cobra.Command) {
 					"now\n", word)
 			}
 		}
-		if list := inspect.Processes(); len(list) > 0 {
-			const most = 4
-			var names []string
-			for _, p := range list[:min(len(list), most)] {
-				names = append(names, process(p.PID, p.Command))
-			}
-			if n := len(list) - most; n > 0 {
-				names = append(names, fmt.Sprintf("%d more", n))
-			}
-			cmd.PrintErrf("gosmc: programs that run keep the old policy until they are started again: %s\n",
-				strings.Join(names, ", "))
-		}
+		word := append(args, "")[0]
+		sayReach(cmd, doctor.Reached(cmd.Context(), "", word))
 		return nil
 	}
+}
+
+// sayReach says which programs that run have a new value.
+func sayReach(cmd *cobra.Command, r *doctor.Reach) {
+	if len(r.Took) > 0 {
+		cmd.PrintErrf("gosmc: programs that run have the new value now: %s\n", some(programNames(r.Took)))
+	}
+	if len(r.Later) > 0 {
+		cmd.PrintErrf("gosmc: programs that run keep the old value until they are started again: %s\n",
+			some(programNames(r.Later)))
+	}
+}
+
+// programNames returns programs as PID/NAME.
+func programNames(list []doctor.Program) (names []string) {
+	for _, p := range list {
+		names = append(names, process(p.PID, p.Command))
+	}
+	return names
+}
+
+// some lists the first few names.
+func some(names []string) string {
+	const most = 4
+	if n := len(names) - most; n > 0 {
+		names = append(names[:most:most], fmt.Sprintf("%d more", n))
+	}
+	return strings.Join(names, ", ")
 }
 
 // closedWords returns the lists of the file that refuse what is not in them: they have an entry

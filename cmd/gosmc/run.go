@@ -145,19 +145,21 @@ func notRunnable(err error) error {
 
 // runProgram returns only if the program could not be started. args are the arguments of the
 // program, beginning with its name, which need not lead to its file. own says that its policy
-// differs from the policy of our parent.
-func runProgram(cmd *cobra.Command, program string, args []string, require bool, s *config.Settings, own bool) error {
+// differs from the policy of our parent: these words are from flags.
+func runProgram(
+	cmd *cobra.Command, program string, args []string, require bool, s *config.Settings, flagged []string,
+) error {
 	path, err := programPath(program)
 	if err != nil {
 		return err
 	}
-	environ := withPolicy(os.Environ(), s)
+	environ := withPolicy(os.Environ(), s, flagged)
 	why := inspect.Obstacle(path)
 	switch {
 	case s.Off: // as the user wants, so it needs no word
 		why = "SMC is switched off" + doctor.From(config.SMC)
 	case why == "":
-		with, err := launch.Prepare(path, environ, own, preload.Library())
+		with, err := launch.Prepare(path, environ, len(flagged) > 0, preload.Library())
 		if err == nil {
 			self, _ := os.Executable()
 			environ = launch.WithTools(launch.WithMemory(with), self)
@@ -193,13 +195,26 @@ func runPlain(cmd *cobra.Command, program string, args []string, require bool, w
 	return exit.With(exit.NotExecutable, &os.PathError{Op: "exec", Path: path, Err: err})
 }
 
-// withPolicy is an environment in which programs have the policy of s.
-func withPolicy(environ []string, s *config.Settings) []string {
+// withPolicy is an environment in which programs have the policy of s, of which some words are from
+// flags. It says which values are copies of the file's.
+func withPolicy(environ []string, s *config.Settings, flagged []string) []string {
+	var copied []string
+	for _, word := range policyOrder {
+		if !config.Set(word) && !slices.Contains(flagged, word) { // rule: TestRunCopied
+			copied = append(copied, word)
+		}
+	}
 	environ = slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		name, _, _ := strings.Cut(e, "=")
-		return slices.ContainsFunc(policyOrder, func(word string) bool { return config.Variables[word] == name }) || name == config.EnvDisabled
+		return slices.ContainsFunc(policyOrder, func(word string) bool { return config.Variables[word] == name }) ||
+			name == config.EnvDisabled || name == config.EnvCopied
 	})
-	return append(environ, s.Environ()...)
+	policy := s.Environ()
+	environ = append(append(environ, policy...), config.CopiedVariable(policy, copied))
+	if !s.Off && !slices.Contains(copied, config.SMC) { // the file may say otherwise, now or later
+		environ = append(environ, config.EnvDisabled+"=0")
+	}
+	return environ
 }
 
 // policyFlags are the words of the policy as flags.
@@ -209,7 +224,7 @@ type policyFlags struct {
 	memory  byteSize
 	ring    byteSize
 	short   string
-	changed bool // some flag was given
+	changed []string // words of flags that were given
 }
 
 // policyLists are the words that are lists, with their flags' help.
@@ -254,27 +269,27 @@ func (f *policyFlags) settings(cmd *cobra.Command) (*config.Settings, error) {
 				return nil, usagef("--%w", err)
 			}
 		}
-		*list, f.changed = f.lists[i], true
+		*list, f.changed = f.lists[i], append(f.changed, word)
 	}
 	if cmd.Flags().Changed(config.SMC) {
 		if err := config.Check(config.SMC, f.smc); err != nil {
 			return nil, usagef("--%w", err)
 		}
 		on, _ := config.ParseSwitch(f.smc) // checked
-		s.Off, f.changed = !on, true
+		s.Off, f.changed = !on, append(f.changed, config.SMC)
 	}
 	if cmd.Flags().Changed(config.Memory) {
-		s.Memory, f.changed = int64(f.memory), true
+		s.Memory, f.changed = int64(f.memory), append(f.changed, config.Memory)
 	}
 	if cmd.Flags().Changed(config.RingAfter) {
-		s.RingAfter, f.changed = int64(f.ring), true
+		s.RingAfter, f.changed = int64(f.ring), append(f.changed, config.RingAfter)
 	}
 	if cmd.Flags().Changed(config.ShortAfter) {
 		if err := config.Check(config.ShortAfter, f.short); err != nil {
 			return nil, usagef("--%w", err)
 		}
 		s.ShortAfter, _ = config.ParseShortAfter(f.short) // checked
-		f.changed = true
+		f.changed = append(f.changed, config.ShortAfter)
 	}
 	return &s, nil
 }

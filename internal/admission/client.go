@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,7 @@ const openEvery = time.Second
 // be used by several goroutines at once.
 type Client struct {
 	dir   string // the run directory
-	after int
+	after atomic.Int64
 
 	mu      sync.Mutex
 	file    *os.File  // nil: there is none
@@ -32,7 +33,14 @@ type Client struct {
 
 // NewClient returns one for a run directory. after is how many connections have to be short before
 // others stay TCP; below 1: all are moved.
-func NewClient(dir string, after int) *Client { return &Client{dir: dir, after: after} }
+func NewClient(dir string, after int) *Client {
+	c := &Client{dir: dir}
+	c.SetAfter(after)
+	return c
+}
+
+// SetAfter sets how many connections have to be short from now on.
+func (c *Client) SetAfter(after int) { c.after.Store(int64(after)) }
 
 // Close gives the file back.
 func (c *Client) Close() {
@@ -58,7 +66,8 @@ func (t Ticket) Counts() bool { return t.client != nil }
 // Ask reports whether a connection to a server may be moved, of a socket in the network namespace
 // with a cookie. Where nothing can be remembered all are.
 func (c *Client) Ask(server netip.AddrPort, netns uint64) (t Ticket, moved bool) {
-	if c.after < 1 {
+	after := c.after.Load()
+	if after < 1 {
 		return Ticket{}, true
 	}
 	c.mu.Lock()
@@ -71,7 +80,7 @@ func (c *Client) Ask(server netip.AddrPort, netns uint64) (t Ticket, moved bool)
 	if !ok {
 		return Ticket{}, true
 	}
-	moved = e.shorts < uint32(c.after) || e.turn()
+	moved = e.shorts < uint32(after) || e.turn()
 	e.used = c.uptime()
 	if !c.write(at, &e) {
 		return Ticket{}, true
@@ -168,7 +177,7 @@ func (t Ticket) Grown() {
 // Short notes that a connection has ended which has not.
 func (t Ticket) Short() {
 	t.change(func(e *entry) {
-		if e.shorts < uint32(t.client.after) {
+		if e.shorts < uint32(t.client.after.Load()) {
 			e.shorts++
 		}
 	})

@@ -157,7 +157,7 @@ func merged() (map[string][]string, error) {
 	}
 	for _, word := range slices.Sorted(maps.Keys(Variables)) {
 		name := Variables[word]
-		v := rundir.Getenv(name)
+		v := variable(rundir.Getenv, word)
 		if v == "" {
 			continue
 		}

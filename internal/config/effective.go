@@ -44,6 +44,8 @@ type Entry struct {
 	// the word.
 	Source string `json:"source"`
 	Lines  []int  `json:"lines,omitempty"` // of the file, from 1, one for each value
+	// Takes says when a change of the word counts for programs that run.
+	Takes When `json:"takes_effect"`
 }
 
 // Effective returns an entry for each word, in the order of [Words]. The error tells of values that
@@ -59,7 +61,7 @@ func Effective() ([]Entry, error) {
 	for _, word := range Words {
 		e := Entry{
 			Word: word, Values: append([]string{}, values[word]...), Default: Defaults[word],
-			Source: Source(word),
+			Source: Source(word), Takes: Takes(word),
 		}
 		if e.Source == Path() && !slices.Contains(f.wrong, word) {
 			e.Lines = f.numbers(word)
@@ -140,7 +142,7 @@ func (f *File) whole() *Problem {
 			"ueid number %d: a host may have %d, and none of them counts", maxUEIDs+1, maxUEIDs)}
 	}
 	seids := f.Values(SEID)
-	if len(seids) == 0 || len(f.Values(UEID)) > 0 || rundir.Getenv(Variables[UEID]) != "" {
+	if len(seids) == 0 || len(f.Values(UEID)) > 0 || variable(rundir.Getenv, UEID) != "" {
 		return nil
 	}
 	if on, _ := ParseSwitch(seids[len(seids)-1]); !on { // rule: TestProblems

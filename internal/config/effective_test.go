@@ -35,12 +35,12 @@ func TestEffective(t *testing.T) {
 		t.Fatalf("Effective = %+v, %v", list, err)
 	}
 	for _, want := range []Entry{
-		{Memory, []string{"2MiB"}, Defaults[Memory], file, []int{3}},
-		{ListenPort, []string{"1", "2"}, "any", file, []int{4, 6}},
-		{UEID, []string{"B", "C"}, "(none)", "$GOSMC_UEIDS", nil},
-		{SMC, []string{"off"}, "on", "$" + EnvDisabled, nil},
-		{Peer, []string{}, Defaults[Peer], "", nil},
-		{Program, []string{"none"}, "any", file, nil}, // what is not understood refuses all
+		{Memory, []string{"2MiB"}, Defaults[Memory], file, []int{3}, Takes(Memory)},
+		{ListenPort, []string{"1", "2"}, "any", file, []int{4, 6}, Takes(ListenPort)},
+		{UEID, []string{"B", "C"}, "(none)", "$GOSMC_UEIDS", nil, Takes(UEID)},
+		{SMC, []string{"off"}, "on", "$" + EnvDisabled, nil, Takes(SMC)},
+		{Peer, []string{}, Defaults[Peer], "", nil, Takes(Peer)},
+		{Program, []string{"none"}, "any", file, nil, Takes(Program)}, // what is not understood refuses all
 	} {
 		if diff := cmp.Diff(want, list[slices.Index(Words, want.Word)]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", want.Word, diff)

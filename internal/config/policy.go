@@ -293,7 +293,7 @@ func Source(word string) string {
 			return "$" + EnvDisabled
 		}
 	}
-	if name := Variables[word]; name != "" && rundir.Getenv(name) != "" {
+	if name := Variables[word]; name != "" && variable(rundir.Getenv, word) != "" {
 		return "$" + name
 	}
 	f, _ := Read(Path())

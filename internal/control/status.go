@@ -35,8 +35,19 @@ type Status struct {
 	// connected to them; empty for other hosts.
 	Programs []StatusProgram `json:"programs,omitempty"`
 
+	// Config says how the program follows the configuration file; nil: it keeps the values that it
+	// had when it began, as releases do that do not know of this.
+	Config *StatusConfig `json:"config,omitempty"`
+
 	// ConnectionsOmitted counts live connections that did not fit into Connections.
 	ConnectionsOmitted int `json:"connections_omitted"`
+}
+
+// StatusConfig says how a host follows the configuration file.
+type StatusConfig struct {
+	File  string `json:"file"`
+	Error string `json:"error,omitempty"` // of the file as it is now: the values before are in force
+	Live  string `json:"live"`            // words whose values in the file are in force, with spaces
 }
 
 // A StatusProgram is a process behind a host that is none itself.

@@ -1,14 +1,18 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/paired"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rnic"
@@ -70,7 +74,8 @@ type Config struct {
 	Namespace  func(func())      // calls a function on a thread in the devices' namespace; nil: at once
 	Program    string            // the name that the program was started as; empty: by os.Args
 
-	policy *config.Policy // of Listen, Connect and the configuration's program lists
+	follower *config.Follower // of the configuration file
+	first    config.Settings  // those when the host was made
 }
 
 // withDefaults returns a copy in which every field has its final value.
@@ -133,9 +138,6 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Namespace == nil {
 		c.Namespace = func(f func()) { f() }
 	}
-	if c.ShortAfter == 0 {
-		c.ShortAfter = admission.DefaultAfter
-	}
 	if c.SweepEvery == 0 {
 		c.SweepEvery = sweepEvery
 	}
@@ -164,10 +166,11 @@ func CheckBuffer(n int) error {
 // are not the program's mistake, and the program goes on with TCP. The error is about the fields
 // that the program sets.
 func (c *Config) settle() error {
-	s, err := config.Load()
+	follower, s, err := config.Follow()
 	if err != nil {
 		c.Logger.Warn("parts of the configuration are left out", "err", err)
 	}
+	c.follower, c.first = follower, s
 	for _, l := range []struct {
 		word  string
 		list  *[]string
@@ -196,37 +199,87 @@ func (c *Config) settle() error {
 	if c.MemoryBudget == 0 {
 		c.MemoryBudget = s.Memory
 	}
-	if c.ShortAfter == 0 {
-		c.ShortAfter = s.ShortAfter
-	}
-	for _, l := range []struct{ list, value *[]string }{
-		{&c.Listen.Ports, &s.Listen.Ports}, {&c.Listen.Addresses, &s.Listen.Addresses},
-		{&c.Connect.Ports, &s.Connect.Ports}, {&c.Connect.Addresses, &s.Connect.Addresses},
-	} {
-		if len(*l.list) == 0 {
-			*l.list = *l.value
-		}
-	}
 	if c.Program == "" {
 		c.Program = config.ProgramName(os.Args[0])
 	}
-	c.policy, err = config.NewPolicy(c.Listen, c.Connect, s.Programs, c.Program)
+	_, err = s.PolicyFor(c.Listen, c.Connect, c.Program)
 	return err
 }
 
+// followEvery is how long the values of the configuration file are used before somebody who needs
+// them looks whether the file has changed.
+const followEvery = time.Second
+
+// A rulebook has the values of the configuration that can change while the host is there. A host has
+// no goroutine and no descriptor for the file, so that an idle program stays idle: whoever needs the
+// policy looks at the file, once a second at most. Several goroutines may use it.
+type rulebook struct {
+	cfg       *Config
+	admission *admission.Client
+	current   atomic.Pointer[config.Policy]
+}
+
+// policy returns the policy now.
+func (r *rulebook) policy() *config.Policy {
+	r.follow(followEvery)
+	return r.current.Load()
+}
+
+// follow takes over values of a file that has changed. Connections that there are keep theirs.
+func (r *rulebook) follow(age time.Duration) {
+	if err := r.cfg.follower.Look(age, r.apply); err != nil {
+		r.cfg.Logger.Warn("the configuration file has changed and is not understood: its values before stay",
+			"err", err)
+	}
+}
+
+// apply puts values into force.
+func (r *rulebook) apply(s *config.Settings) {
+	p, err := s.PolicyFor(r.cfg.Listen, r.cfg.Connect, r.cfg.Program)
+	if err != nil {
+		return // a list of the program's, which New has refused, or of the file, which was checked
+	}
+	r.current.Store(p)
+	r.admission.SetAfter(cmp.Or(r.cfg.ShortAfter, s.ShortAfter, admission.DefaultAfter))
+}
+
+// status says which words of the file the host follows. It looks at the file before.
+func (r *rulebook) status() *control.StatusConfig {
+	r.follow(0)
+	cfg := r.cfg
+	path, err := cfg.follower.State()
+	st := &control.StatusConfig{File: path}
+	if err != nil {
+		st.Error = err.Error()
+	}
+	own := map[string]bool{ // that the program has set
+		config.ListenPort: len(cfg.Listen.Ports) > 0, config.ListenAddress: len(cfg.Listen.Addresses) > 0,
+		config.ConnectPort: len(cfg.Connect.Ports) > 0, config.ConnectAddress: len(cfg.Connect.Addresses) > 0,
+		config.ShortAfter: cfg.ShortAfter != 0, config.SMC: cfg.Disabled,
+	}
+	var live []string
+	for _, word := range config.Words {
+		if config.Takes(word) != config.AtStart && !own[word] && !config.Set(word) {
+			live = append(live, word)
+		}
+	}
+	st.Live = strings.Join(live, " ")
+	return st
+}
+
 // refusesDial reports whether the policy keeps connections to a server on TCP.
-func (h *Host) refusesDial(server netip.AddrPort) bool {
-	return !h.cfg.Disabled && h.cfg.policy.Connect.Refuses(server) != ""
+func (r *rulebook) refusesDial(server netip.AddrPort) bool {
+	return !r.cfg.Disabled && r.policy().Connect.Refuses(server) != ""
 }
 
 // refusesServer reports whether the policy keeps connections to an address of this machine on TCP.
-func (h *Host) refusesServer(local netip.AddrPort) bool {
-	return !h.cfg.Disabled && h.cfg.policy.Listen.Refuses(local) != ""
+func (r *rulebook) refusesServer(local netip.AddrPort) bool {
+	return !r.cfg.Disabled && r.policy().Listen.Refuses(local) != ""
 }
 
 // refusesListener reports whether the policy keeps all connections of a listener on TCP.
-func (h *Host) refusesListener(local netip.AddrPort) bool {
-	return !h.cfg.Disabled && h.cfg.policy.Listen.RefusesListener(local) != ""
+func (r *rulebook) refusesListener(local netip.AddrPort) bool {
+	return !r.cfg.Disabled && r.policy().Listen.RefusesListener(local) != ""
 }
 
 // speaksCLC reports whether the configuration says that the program at the other end of a TCP

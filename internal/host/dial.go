@@ -142,7 +142,7 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	speaksCLC := false
 	if peer == nil {
 		remote := addrPort(tcp.RemoteAddr())
-		if d.host.refusesDial(remote) {
+		if d.host.rules.refusesDial(remote) {
 			reason = clc.DiagNotAllowed
 		} else if !onMachine { // rule: TestPairedNoRDMA
 			speaksCLC = d.host.speaksCLC(remote.Addr(), remote.Port())
@@ -178,7 +178,7 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 		}
 	}
 	dest, ok := destination(network, address)
-	if ok && d.host.refusesDial(dest) { // rule: TestPolicyDial
+	if ok && d.host.rules.refusesDial(dest) { // rule: TestPolicyDial
 		return nil
 	}
 	if ok && !d.admit(raw, dest) { // rule: TestAdmission

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
@@ -27,12 +28,12 @@ type fabric struct {
 }
 
 // openBroker returns the broker for programs of 'gosmc run'.
-func (f *fabric) openBroker(cfg *Config) (*broker.Broker, error) {
+func (f *fabric) openBroker(dir string, policy func() *config.Policy) (*broker.Broker, error) {
 	f.brokerMu.Lock()
 	defer f.brokerMu.Unlock()
 	var err error
 	if f.broker == nil {
-		f.broker, err = broker.Open(cfg.Dir, cfg.policy)
+		f.broker, err = broker.Open(dir, policy)
 	}
 	return f.broker, err
 }

@@ -44,6 +44,7 @@ type Host struct {
 	meeting   *rendezvous.Point
 	pairing   *paired.Point
 	admission *admission.Client
+	rules     rulebook
 	counters  counters
 	sweeper   *conn.Sweeper
 	connEnv   conn.Env // of all connections
@@ -150,7 +151,9 @@ func New(cfg Config) (*Host, error) {
 	})
 	h.meeting = h.newPoint()
 	h.pairing = h.newPairing()
-	h.admission = admission.NewClient(h.cfg.Dir, h.cfg.ShortAfter)
+	h.admission = admission.NewClient(h.cfg.Dir, 0)
+	h.rules.cfg, h.rules.admission = &h.cfg, h.admission
+	h.rules.apply(&cfg.first)
 	return h, nil
 }
 

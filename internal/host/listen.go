@@ -44,6 +44,7 @@ type Listener struct {
 	backlog   handshake.Backlog
 	meeting   atomic.Pointer[rendezvous.Listening]
 	programs  atomic.Pointer[programs] // nil if it is not announced to them
+	refused   atomic.Bool              // by the policy, when it was to be announced
 	crier     crier
 	pace      pacer
 	since     time.Time
@@ -83,7 +84,8 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 					return err
 				}
 			}
-			if bound, err := netip.ParseAddrPort(address); err == nil && bound.Port() != 0 && h.refusesListener(bound) {
+			bound, err := netip.ParseAddrPort(address)
+			if err == nil && bound.Port() != 0 && h.rules.refusesListener(bound) {
 				return nil // with TCP option 254 peers would begin with CLC, to be declined
 			}
 			if wantsOption && h.option.source.Ask(c) == nil {
@@ -183,7 +185,8 @@ func (l *Listener) announce() error {
 	h := l.host
 	h.hold()
 	defer h.letGo()
-	if h.refusesListener(l.addr) { // rule: TestPolicyListen
+	if h.rules.refusesListener(l.addr) { // rule: TestPolicyListen
+		l.refused.Store(true)
 		h.openControl()
 		return l.enlist(h.meeting.Unannounced(l.tcp))
 	}
@@ -267,8 +270,9 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		return
 	}
 	h := l.host
+	announceLate(l) // connections after this one gain by it
 	claim, reason := l.meeting.Load().Claim(tcp)
-	if h.refusesServer(addrPort(tcp.LocalAddr())) { // rule: TestPolicyAccept
+	if h.rules.refusesServer(addrPort(tcp.LocalAddr())) { // rule: TestPolicyAccept
 		if claim != nil {
 			claim.Refuse(clc.DiagNotAllowed)
 		}

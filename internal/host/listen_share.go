@@ -190,9 +190,11 @@ func (l *Listener) cry() {
 	default:
 	}
 	l.crier.silent = false
-	if l.host.refusesListener(l.addr) { // rule: TestPolicyListen
+	if l.host.rules.refusesListener(l.addr) { // rule: TestPolicyListen
+		l.refused.Store(true)
 		return
 	}
+	l.refused.Store(false)
 	l.host.hold()
 	defer l.host.letGo()
 	meeting, err := l.host.meeting.Listen(l.tcp)
@@ -255,6 +257,40 @@ func (l *Listener) replaceMeeting(m *rendezvous.Listening) {
 	select {
 	case <-l.closed: // Close may not have seen it
 		m.Close()
+	default:
+	}
+}
+
+// announceLate announces a listener that the policy has kept from that, if it does not any more.
+func announceLate(l *Listener) {
+	if !l.refused.Load() || l.host.rules.refusesListener(l.addr) { // rule: TestReloadLoosens
+		return
+	}
+	l.crier.mu.Lock()
+	defer l.crier.mu.Unlock()
+	if l.crier.silent || !l.refused.Swap(false) {
+		return // the next call of Accept announces one that is silent
+	}
+	h := l.host
+	h.hold()
+	defer h.letGo()
+	meeting, err := h.meeting.Listen(l.tcp)
+	if meeting == nil {
+		return // the host is closed
+	}
+	l.replaceMeeting(meeting)
+	if err != nil {
+		h.cfg.Logger.Warn("listener is not announced, clients will use TCP",
+			"addr", l.addr, "err", err)
+		return
+	}
+	if l.pace.shared.Load() {
+		return
+	}
+	l.announceToPrograms()
+	select {
+	case <-l.closed: // Close may not have seen it
+		l.withdrawFromPrograms()
 	default:
 	}
 }

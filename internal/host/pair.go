@@ -36,7 +36,7 @@ func (l *Listener) announceToPrograms() {
 	if err != nil {
 		return
 	}
-	b, err := f.openBroker(&h.cfg)
+	b, err := f.openBroker(h.cfg.Dir, h.rules.policy)
 	if err != nil {
 		h.cfg.Logger.Warn("programs of 'gosmc run' will use TCP", "addr", l.addr, "err", err)
 		return

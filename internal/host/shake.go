@@ -26,7 +26,7 @@ func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pendin
 		w := n.NewPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
 		defer w.Close()
 		switch {
-		case role == core.RoleServer && h.refusesServer(c.Local()): // rule: TestPolicySMCR
+		case role == core.RoleServer && h.rules.refusesServer(c.Local()): // rule: TestPolicySMCR
 			w.Refuse(clc.DiagNotAllowed) // it has begun with CLC, which needs an answer
 		case !require.Met(conn.ModeOf(w.Mode())):
 			w.Refuse(clc.DiagPolicy) // it awaits our word, and would be reset if it got this mode

@@ -48,6 +48,7 @@ func (v *controlView) DeleteLink(group uint32, num uint8) (err error) {
 
 // Status returns a snapshot of the host.
 func (h *Host) Status() control.Status {
+	followed := h.rules.status()
 	h.mu.Lock()
 	conns := make([]conn.Conn, 0, len(h.conns))
 	for c := range h.conns {
@@ -70,6 +71,7 @@ func (h *Host) Status() control.Status {
 		Connections:  []control.StatusConn{},
 		Groups:       h.groupStatus(),
 		Devices:      h.rnics.Status(),
+		Config:       followed,
 	}
 	if !h.seid.IsZero() {
 		s.SEID = h.seid.String()
@@ -97,6 +99,7 @@ func (h *Host) Status() control.Status {
 		openFiles(),
 	}...)
 	for _, l := range listeners {
+		announceLate(l)
 		s.Listeners = append(s.Listeners, l.status())
 	}
 	sort.Slice(s.Listeners, func(i, j int) bool { return s.Listeners[i].Local < s.Listeners[j].Local })

@@ -24,7 +24,7 @@ type Announcement struct {
 // ends that programs of 'gosmc run' offer for the listeners of this program, which accepts for
 // itself, so it claims without a message. The policy says which connections of servers may leave TCP.
 // The methods of the broker may be called from several goroutines.
-func Open(dir string, policy *config.Policy) (*Broker, error) {
+func Open(dir string, policy func() *config.Policy) (*Broker, error) {
 	b := New(policy, nil)
 	b.Patience, b.done = selfLook, make(chan struct{})
 	opened := make(chan error, 1)

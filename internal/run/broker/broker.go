@@ -53,7 +53,7 @@ type Owner interface {
 
 // New returns a broker that has opened nothing. The policy says which connections of servers
 // may leave TCP.
-func New(policy *config.Policy, owner Owner) *Broker {
+func New(policy func() *config.Policy, owner Owner) *Broker {
 	return &Broker{
 		Offers: Offers{
 			ByKey: make(map[Key]*Offer), Held: make(map[int]*Offer), Room: MaxOffers, Relays: make(chan struct{}, MaxRelays),

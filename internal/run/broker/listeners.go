@@ -57,6 +57,18 @@ func NewListeners(dir, socket string, netns uint64) *Listeners {
 // are letterboxes now.
 func (l *Listeners) OpenLetters(policy *config.Policy) { l.policy, l.ask = policy, false }
 
+// Reload has links follow another policy. Where that refuses connections, clients have to ask, and
+// are told so; connections that were offered before go on.
+func (l *Listeners) Reload(policy *config.Policy) {
+	if l.policy == nil {
+		return // links say no addresses
+	}
+	l.policy = policy
+	for port := range l.ports {
+		l.renew(port)
+	}
+}
+
 // Link is the path of the link for a port.
 func (l *Listeners) Link(port uint16) string { return proto.LinkPath(l.dir, l.NetNS, port) }
 

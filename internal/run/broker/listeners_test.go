@@ -32,7 +32,7 @@ func newTestBroker(t *testing.T) *Broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Open(dir, policy)
+	b, err := Open(dir, func() *config.Policy { return policy })
 	if err != nil {
 		t.Fatal(err)
 	}

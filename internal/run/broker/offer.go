@@ -49,12 +49,12 @@ type Offer struct {
 // Offers are the offers that nobody has claimed.
 type Offers struct {
 	ByKey     map[Key]*Offer
-	Held      map[int]*Offer // by the descriptor of their TCP socket
-	Room      int            // how many there may be, by descriptors
-	asked     int            // how many did not come by letter
-	Policy    *config.Policy // only its part about servers counts here: clients know theirs
-	Patience  time.Duration  // until the first look whether somebody else has accepted
-	Relays    chan struct{}  // has an entry for each relay
+	Held      map[int]*Offer        // by the descriptor of their TCP socket
+	Room      int                   // how many there may be, by descriptors
+	asked     int                   // how many did not come by letter
+	Policy    func() *config.Policy // only its part about servers counts here: clients know theirs
+	Patience  time.Duration         // until the first look whether somebody else has accepted
+	Relays    chan struct{}         // has an entry for each relay
 	Poll      *Poller
 	Listeners *Listeners
 	owner     Owner // nil: a program of package smc, which accepts and claims by itself
@@ -72,7 +72,7 @@ func (t *Offers) take(m proto.Message, end, pid int) (*Offer, clc.Diagnosis) {
 	theirs := proto.Name{Role: proto.RoleClient, IPv6: m.IPv6, Local: m.Local, Peer: m.Peer, Unique: m.Unique}
 	reason := clc.DiagNone
 	switch {
-	case t.Policy.Listen.Refuses(m.Peer) != "": // rule: internal/run/supervisor TestSupervisorPolicy
+	case t.Policy().Listen.Refuses(m.Peer) != "": // rule: internal/run/supervisor TestSupervisorPolicy
 		reason = clc.DiagNotAllowed
 	case !t.Listeners.Has(m.Peer) || m.NetNS != t.Listeners.NetNS:
 		reason = clc.DiagNoListener

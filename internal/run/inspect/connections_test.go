@@ -2,8 +2,12 @@ package inspect
 
 import (
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/internal/sockdiag"
 )
@@ -48,5 +52,28 @@ func TestRingsOfConnection(t *testing.T) {
 		if tt.c.rings(maps); tt.c.Sends != tt.sends || tt.c.Receives != tt.receives {
 			t.Errorf("%+v, want %v and %v", tt.c, tt.sends, tt.receives)
 		}
+	}
+}
+
+// TestRefusalReloaded says why a server is refused by a configuration file that has changed after it
+// was started.
+func TestRefusalReloaded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "gosmc.conf")
+	if err := os.WriteFile(path, []byte("listen-port !80\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	life := exec.Command("sleep", "1000")
+	life.Env = []string{config.EnvFile + "=" + path}
+	if err := life.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer life.Wait()
+	defer life.Process.Kill()
+	server := netip.MustParseAddrPort("127.0.0.1:80")
+	if why := refusal(life.Process.Pid, server, false); why != "port 80 is refused by listen-port !80" {
+		t.Errorf("refusal = %q", why)
+	}
+	if why := refusal(life.Process.Pid, server, true); why != "" {
+		t.Errorf("refusal of a client = %q", why)
 	}
 }

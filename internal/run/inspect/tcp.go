@@ -179,7 +179,8 @@ func disabled(pid int) bool {
 	return yes
 }
 
-// refused reports whether the policy of a program leaves a server out: the lists that its library has read.
+// refused reports whether the policy of a program leaves a server out: the lists that its library has
+// read, or for a server those that its supervisor has of the file.
 func refused(c *Connection, server netip.AddrPort, connects bool) bool {
 	return refusal(c.PID, server, connects) != ""
 }
@@ -197,7 +198,11 @@ func refusal(pid int, server netip.AddrPort, connects bool) string {
 	case connects:
 		return p.Connect.Refuses(server)
 	}
-	return p.Listen.Refuses(server)
+	if why := p.Listen.Refuses(server); why != "" {
+		return why
+	}
+	environ := func(name string) string { return procs.Variable(pid, name) }
+	return config.ServerPolicy(environ).Listen.Refuses(server) // rule: TestRefusalReloaded
 }
 
 // programName is the name by which a process was started. Of one that has written over it, it is

@@ -23,6 +23,7 @@ const probeFD = 3
 var probed = []uintptr{
 	unix.SYS_FACCESSAT2, unix.SYS_FCHMODAT2, unix.SYS_PIDFD_OPEN, unix.SYS_PIDFD_SEND_SIGNAL, unix.SYS_RENAMEAT2, unix.SYS_COPY_FILE_RANGE,
 	unix.SYS_MEMFD_CREATE, unix.SYS_FLOCK, unix.SYS_LINKAT, unix.SYS_STATX,
+	unix.SYS_INOTIFY_INIT1, unix.SYS_INOTIFY_ADD_WATCH,
 }
 
 // Probe is [ProbeVerb]. It says on a pipe that it has survived all calls.

@@ -226,7 +226,7 @@ func TestAdmissionSeen(t *testing.T) {
 	if got := admission.Lookup(filepath.Dir(r.s.Path), admission.Key(server, r.s.Listeners.NetNS, program)); got != want {
 		t.Errorf("the table has %+v, want %+v", got, want)
 	}
-	st := view{&r.s.record, r.s.Path}.Status()
+	st := view{&r.s.record, r.s.Path, nil}.Status()
 	if n := st.Counters.Connections["TCP"]; n != 24 || len(st.Counters.Fallbacks) != 1 || st.Counters.Fallbacks[0].Tag != "SHORT" {
 		t.Errorf("stats have %d of TCP and %+v; want 24, SHORT", n, st.Counters.Fallbacks)
 	}

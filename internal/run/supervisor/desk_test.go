@@ -49,7 +49,7 @@ func openTestDesk(t testing.TB) *broker.Broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := broker.Open(dir, policy)
+	d, err := broker.Open(dir, func() *config.Policy { return policy })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -107,7 +107,7 @@ func (p *lettersProgram) run() (moved int) {
 
 // counts returns how many connections were moved, and how many stayed TCP, as 'gosmc stats' has it.
 func counts(s *supervisor) (moved, tcp uint64) {
-	st := view{&s.record, s.Path}.Status()
+	st := view{&s.record, s.Path, nil}.Status()
 	return st.Counters.Connections[proto.ModeUnix], st.Counters.Connections["TCP"]
 }
 

@@ -33,4 +33,11 @@ const (
 	// ownDescriptors is the number of descriptors of a supervisor that has nothing to do, and some
 	// more.
 	ownDescriptors = 48
+
+	// maxWatching is how many supervisors of a run directory have an inotify for the configuration
+	// file: a quarter of those that a user may have as a rule (fs.inotify.max_user_instances, 128).
+	maxWatching = 32
+	// followEvery is how long after a look at the configuration file a supervisor that does something
+	// looks again.
+	followEvery = time.Second
 )

@@ -53,7 +53,7 @@ func TestLoops(t *testing.T) {
 	if len(said) != 1 || !strings.HasPrefix(said[0], want) {
 		t.Errorf("it says %q, want once %q", said, want)
 	}
-	follow, err := view{&s.record, s.Path}.Trace().Listen(100)
+	follow, err := view{&s.record, s.Path, nil}.Trace().Listen(100)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,6 +95,7 @@ func (r *record) stayed(server, client netip.AddrPort, reason clc.Diagnosis) {
 type view struct {
 	*record
 	socket string // its path
+	config func() *control.StatusConfig
 }
 
 // Status implements [control.Host].
@@ -104,6 +105,9 @@ func (v view) Status() control.Status {
 		Counters: control.StatusCounters{
 			Connections: make(map[string]uint64), AsServer: make(map[string]uint64), Bytes: make(map[string]control.ByteCount),
 		},
+	}
+	if v.config != nil {
+		st.Config = v.config()
 	}
 	v.readNotes()
 	v.mu.Lock()

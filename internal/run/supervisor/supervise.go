@@ -53,7 +53,8 @@ func Launch(args []string) error {
 func Supervise(args []string) error {
 	result := os.NewFile(resultFD, "result")
 	unix.CloseOnExec(resultFD)
-	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	hangups := hangups() // first: one would end us
+	signal.Ignore(syscall.SIGINT, syscall.SIGPIPE)
 	s, err := superviseArgs(args)
 	if err != nil {
 		fmt.Fprintf(result, "error %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
@@ -73,6 +74,7 @@ func Supervise(args []string) error {
 	quit := make(chan struct{})
 	defer close(quit)
 	go s.watchLoops(quit)
+	go s.followed.lookAt(hangups)
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
 	go func() {

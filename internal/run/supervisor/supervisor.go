@@ -21,6 +21,7 @@ import (
 // the lock but while it waits.
 type supervisor struct {
 	*broker.Broker
+	followed  *followed
 	door      int // -1: none; as socket, for programs that have another user than we: their requests prove themselves
 	letters   letters
 	board     *board
@@ -38,12 +39,11 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 		return nil, err
 	}
 	tidy(rundir.Supervisors(dir), logWarning)
-	settings, _ := config.Load() // its errors are told to the user that starts a program
-	policy, err := config.NewPolicy(settings.Listen, settings.Connect, nil, "")
+	f, err := newFollowed()
 	if err != nil {
 		return nil, err
 	}
-	s := emptySupervisor(policy)
+	s := emptySupervisor(f)
 	name := proto.NewSocketName()
 	// First: /proc/net/unix shows everybody the path of the socket, and a process that had this
 	// name before us would keep us from starting.
@@ -70,16 +70,20 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 		s.close()
 		return nil, err
 	}
-	s.control, _ = control.Serve(dir, filepath.Base(s.Path), view{&s.record, s.Path})
+	s.followed.watch(rundir.Supervisors(dir))
+	s.control, _ = control.Serve(dir, filepath.Base(s.Path), view{&s.record, s.Path, s.followed.status})
 	return s, nil
 }
 
 // emptySupervisor returns a supervisor that has opened nothing.
-func emptySupervisor(policy *config.Policy) *supervisor {
+func emptySupervisor(f *followed) *supervisor {
 	s := &supervisor{
-		door: -1, letters: letters{notes: -1, poll: -1}, outsiders: outsiders{users: make(map[uint32]int)}, record: record{started: time.Now()},
+		followed: f,
+		door:     -1, letters: letters{notes: -1, poll: -1},
+		outsiders: outsiders{users: make(map[uint32]int)}, record: record{started: time.Now()},
 	}
-	s.Broker = broker.New(policy, s)
+	s.Broker = broker.New(func() *config.Policy { return f.policy }, s)
+	f.broker = s.Broker
 	return s
 }
 
@@ -97,7 +101,7 @@ func (s *supervisor) openDoor() (err error) {
 	if err := s.openLetters(); err != nil {
 		return err
 	}
-	s.Listeners.OpenLetters(s.Policy)
+	s.Listeners.OpenLetters(s.followed.policy)
 	if err := unix.Listen(s.door, unix.SOMAXCONN); err != nil {
 		return os.NewSyscallError("listen", err)
 	}
@@ -134,6 +138,8 @@ func (s *supervisor) serve() error {
 				return nil
 			case int(e.Fd) == s.door:
 				knocked = true
+			case int(e.Fd) == s.followed.notify:
+				s.followed.event()
 			case int(e.Fd) == s.letters.poll:
 				s.lettersCame(time.Now())
 			case !s.Handle(int(e.Fd)):
@@ -143,6 +149,7 @@ func (s *supervisor) serve() error {
 		if knocked { // other users come last
 			s.acceptOutside()
 		}
+		s.followed.look(followEvery)
 		now := time.Now()
 		s.readLetters(now)
 		s.Look(now)
@@ -185,12 +192,12 @@ func (s *supervisor) next() time.Time {
 
 // close ends the supervisor's own part. Connections that both programs have go on.
 func (s *supervisor) close() {
+	if s.control != nil {
+		s.control.Close() // without the lock, for which a question may wait
+	}
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	s.outsiders.over = true
-	if s.control != nil {
-		s.control.Close()
-	}
+	s.outsiders.over, s.followed.over = true, true
 	path := s.Path
 	s.Broker.End()
 	s.closeLetters()
@@ -204,6 +211,7 @@ func (s *supervisor) close() {
 	if s.board != nil {
 		s.board.close()
 	}
+	proto.CloseAll([]int{s.followed.notify})
 	dispose.Close(s.door) // something may wait in talks that were not accepted
 }
 
