@@ -145,3 +145,18 @@ func TestWriteSwitch(t *testing.T) {
 		}
 	}
 }
+
+// TestExplainLibrary says of a server with package smc what it is, as run --explain and doctor do.
+func TestExplainLibrary(t *testing.T) {
+	dir := ownRunDir(t)
+	ownConfig(t)
+	t.Setenv("GOSMC_DIR", dir)
+	addr := start(t, "listen", "--echo", "--keep", "--json", "-v", "127.0.0.1:0").addr()
+	for _, args := range [][]string{{"run", "--explain", addr}, {"doctor", addr}} {
+		got := gosmc(t, "", args...)
+		if got.code != exitOK || !strings.Contains(got.stdout, "it uses package smc, and takes connections of 'gosmc run'") ||
+			strings.Contains(got.stdout, "was started by") {
+			t.Errorf("gosmc %q = %+v", args, got)
+		}
+	}
+}

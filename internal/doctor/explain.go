@@ -148,7 +148,11 @@ func (e *Server) follow(server netip.AddrPort, program string, args []string, ui
 	case policy.Listen.Refuses(server) != "":
 		step(false, "%s", policy.Listen.Refuses(server))
 	default:
-		if step(seen.Obstacle == "", "%s", cmp.Or(seen.Obstacle, "it was started by 'gosmc run', and its supervisor answers")) && program != "" {
+		how := "it was started by 'gosmc run', and its supervisor answers"
+		if seen.Library {
+			how = "it uses package smc, and takes connections of 'gosmc run'"
+		}
+		if step(seen.Obstacle == "", "%s", cmp.Or(seen.Obstacle, how)) && program != "" {
 			e.admission(server, program, args, uid, s, step)
 		}
 	}

@@ -23,6 +23,8 @@ type Server struct {
 	Listens bool // somebody listens there, in this network namespace
 	PID     int  // a process that does; 0: not known, or another user's
 	Command string
+	// Library says that the process uses package smc, and has announced the listener itself.
+	Library bool
 	// Obstacle says why a program of 'gosmc run' stays with TCP there, "" if it does not. It is a
 	// clause about the server: "its policy ...".
 	Obstacle string
@@ -70,6 +72,8 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	// killed with it before.
 	if err == nil && filepath.Base(target) == target && left(dir, s.PID) == "" { // rule: TestExplainLeft: left(dir, s.PID) == "" -> true
 		s.Obstacle = unusable(filepath.Join(dir, target), socketOf, uid)
+		owner, err := procs.OwnerOf(filepath.Join(dir, target))
+		s.Library = err == nil && owner == s.PID // rule: cmd/gosmc TestExplainLibrary: owner == s.PID -> owner < 0
 		return s, nil
 	}
 	s.Obstacle = unannounced(s.PID, socketOf, uid, server, dir)
