@@ -62,7 +62,7 @@ TCP connections why they do not use SMC. A connection within the machine has two
 Recv-Q is received and not yet read by the program, Send-Q written and not yet taken by the
 peer, both in bytes. Addresses in another network namespace than that of this command are marked: 127.0.0.1
 there is not 127.0.0.1 here. The mode Unix is that of programs started by 'gosmc run', in this network namespace; their TCP connections
-are shown, too. A ring in shared memory carries the bytes that come in, those that go out, or both. LG-ID is the connection's link group in its host, and Link, of SMC-R, the link's number in
+are shown, too. Sockets of the kernel's own SMC (AF_SMC) in this network namespace are shown where the kernel has it, as "the kernel's AF_SMC". A ring in shared memory carries the bytes that come in, those that go out, or both. LG-ID is the connection's link group in its host, and Link, of SMC-R, the link's number in
 that: see 'gosmc linkgroup' and 'gosmc link'.
 
 --why adds the remedy below each connection that is TCP. --summary counts the connections of each server by mode, and the reasons of those
@@ -124,6 +124,9 @@ func (f *ssFlags) show(cmd *cobra.Command, watched bool) error {
 	if f.all || f.listening {
 		r.AddServers(f.gather.dir, g.NetNS)
 	}
+	if f.gather.dir == "" {
+		r.AddKernel(f.all || !f.listening, f.all || f.listening, g.NetNS)
+	}
 	r.Connections = slices.DeleteFunc(r.Connections, func(c inventory.Conn) bool { return !f.filter.Connection(&c) })
 	r.Listeners = slices.DeleteFunc(r.Listeners, func(l inventory.Listener) bool { return !f.filter.Listener(&l) })
 	if f.summary {
@@ -159,6 +162,14 @@ func (f *ssFlags) show(cmd *cobra.Command, watched bool) error {
 // unannounced is said of a listener that clients do not find.
 const unannounced = "clients connect by TCP: see 'gosmc run --explain'"
 
+// kernelMark marks sockets of the kernel's SMC.
+func kernelMark(source string) string {
+	if source == "" {
+		return ""
+	}
+	return "the kernel's AF_SMC"
+}
+
 func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 	address := func(s string) string {
 		if s = printable(s); f.wide {
@@ -171,7 +182,7 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 		{Title: "Local Address"}, {Title: "Peer Address"}, {Title: "Mode"}, {Title: "LG-ID"}, {Title: "Link"}, {Title: "Process"}, {},
 	}}
 	for _, l := range r.Listeners {
-		mark, mode := "", l.Mode
+		mark, mode := kernelMark(l.Source), l.Mode
 		switch {
 		case l.OtherNetNS:
 			mark = otherNetNS
@@ -202,6 +213,9 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 			link = strconv.Itoa(int(c.Link))
 		}
 		var notes []string
+		if c.Source != "" {
+			notes = append(notes, kernelMark(c.Source))
+		}
 		if c.OtherNetNS {
 			notes = append(notes, otherNetNS)
 		}

@@ -36,6 +36,9 @@ type Conn struct {
 	// "both"; empty: none.
 	Rings string `json:"rings,omitempty"`
 
+	// Source is [SourceKernel] for a connection of the kernel's SMC, and empty for ours.
+	Source string `json:"source,omitempty"`
+
 	// Cause and Advice say more of a Reason for TCP, and the remedy. Bare is the process at the
 	// other end, of a connection of 'gosmc run' to a program that was not started by it.
 	Cause  string `json:"cause,omitempty"`
@@ -64,6 +67,8 @@ type Listener struct {
 	// Unannounced says that clients of 'gosmc run' do not find the listener, so that their
 	// connections are TCP.
 	Unannounced bool `json:"unannounced,omitempty"`
+	// Source is as in Conn.
+	Source string `json:"source,omitempty"`
 }
 
 // New returns the connections and the listeners of the hosts that have answered, each if asked for.

@@ -171,3 +171,28 @@ func (c *Connection) rings(of string) {
 	c.Sends = strings.Contains(of, fmt.Sprintf("%016x.%c ", c.unique, ours))
 	c.Receives = strings.Contains(of, fmt.Sprintf("%016x.%c ", c.unique, theirs))
 }
+
+// An Owner is a process that has a socket.
+type Owner struct {
+	PID     int // the lowest, if several have it
+	Command string
+}
+
+// Owners returns the processes that have sockets with these inodes, as far as this user may see.
+func Owners(inodes []uint64) map[uint64]Owner {
+	if len(inodes) == 0 {
+		return nil
+	}
+	list := make([]Connection, len(inodes))
+	for i, inode := range inodes {
+		list[i].Inode = inode
+	}
+	owners(list)
+	found := make(map[uint64]Owner)
+	for _, c := range list {
+		if c.PID != 0 {
+			found[c.Inode] = Owner{c.PID, c.Command}
+		}
+	}
+	return found
+}
