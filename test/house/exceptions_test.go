@@ -17,7 +17,7 @@ const older = "written before there was a limit"
 
 // packageLines are packages with more than maxPackageLines lines.
 var packageLines = map[string]exception{
-	"cmd/gosmc":               {5061, "one file for each verb; engines are to move to internal"},
+	"cmd/gosmc":               {5123, "one file for each verb; engines are to move to internal"},
 	"internal/bench":          {5400, "rows that measure internals are to become benchmarks of their packages"},
 	"internal/core":           {6700, "four state machines; to be split by machine"},
 	"internal/dissect/render": {4900, "two walks over every type of message; to become one description of each"},

@@ -6,8 +6,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/run/procs"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/internal/sockdiag"
 )
@@ -69,6 +71,9 @@ func TestRefusalReloaded(t *testing.T) {
 	}
 	defer life.Wait()
 	defer life.Process.Kill()
+	for procs.Variable(life.Process.Pid, config.EnvFile) == "" {
+		time.Sleep(time.Millisecond) // the kernel shows the environment a moment after exec
+	}
 	server := netip.MustParseAddrPort("127.0.0.1:80")
 	if why := refusal(life.Process.Pid, server, false); why != "port 80 is refused by listen-port !80" {
 		t.Errorf("refusal = %q", why)

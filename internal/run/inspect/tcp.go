@@ -201,8 +201,8 @@ func refusal(pid int, server netip.AddrPort, connects bool) string {
 	if why := p.Listen.Refuses(server); why != "" {
 		return why
 	}
-	environ := func(name string) string { return procs.Variable(pid, name) }
-	return config.ServerPolicy(environ).Listen.Refuses(server) // rule: TestRefusalReloaded
+	now := config.ServerPolicy(func(name string) string { return procs.Variable(pid, name) })
+	return now.Listen.Refuses(server) // rule: TestRefusalReloaded: now.Listen.Refuses(server) -> now.Connect.Refuses(server)
 }
 
 // programName is the name by which a process was started. Of one that has written over it, it is
