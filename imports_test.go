@@ -57,14 +57,14 @@ var mayImport = map[string][]string{
 	"internal/attempts":  {"wire/clc"},                 // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. Of rdma only the answers for ports without a process; a device only in tests.
 	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/dispose", "internal/introduce", "internal/port", "internal/rdma"},
-	"internal/sockdiag":  {},                                                            // sockets of the kernel, of no program
-	"internal/rundir":    {"internal/user"},                                             // files and directories
-	"internal/admission": {"internal/rundir"},                                           // a file, of no connection
-	"internal/config":    {"wire", "internal/near", "internal/pnet", "internal/rundir"}, // a file, and the environment
-	"internal/option":    {},                                                            // TCP option 254 of a socket, of no protocol above
-	"internal/port":      {"wire"},                                                      // a socket on a UDP port that an agent shares
-	"internal/pairing":   {},                                                            // pairing tokens of a socket, of no protocol above
-	"bpf":                {"wire/clc", "internal/option", "internal/pairing"},           // programs in the kernel; in tests, their clients
+	"internal/sockdiag":  {},                                                                             // sockets of the kernel, of no program
+	"internal/rundir":    {"internal/user"},                                                              // files and directories
+	"internal/admission": {"internal/rundir"},                                                            // a file, of no connection
+	"internal/config":    {"wire", "internal/near", "internal/pnet", "internal/rundir", "internal/user"}, // a file, and the environment
+	"internal/option":    {},                                                                             // TCP option 254 of a socket, of no protocol above
+	"internal/port":      {"wire"},                                                                       // a socket on a UDP port that an agent shares
+	"internal/pairing":   {},                                                                             // pairing tokens of a socket, of no protocol above
+	"bpf":                {"wire/clc", "internal/option", "internal/pairing"},                            // programs in the kernel; in tests, their clients
 	// Not host: it is told of peerings, and answers with one.
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	// Not host, not a fabric: it has paths to a peer, and tells an owner the result of a handshake.

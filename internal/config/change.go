@@ -45,7 +45,7 @@ func changeWithin(patience time.Duration, path string, do func(f *File) (bool, e
 // lockDir takes the lock for changes of a file, and returns a function that gives it back. A
 // directory that cannot be opened has no lock: the write fails with the reason.
 func lockDir(path string, patience time.Duration) (unlock func()) {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
+	if real, _, err := behind(path); err == nil {
 		path = real // the file that is written
 	}
 	d, err := unix.Open(filepath.Dir(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -76,4 +76,10 @@ func stampOf(path string) (s stamp) {
 		dev: uint64(st.Dev), ino: st.Ino, size: st.Size,
 		changed: unix.TimespecToNsec(st.Ctim), wrote: unix.TimespecToNsec(st.Mtim),
 	}
+}
+
+// older reports whether a file was last changed so long ago, by the clock of this machine. It is
+// false for no file, of which nobody knows since when there is none.
+func (s stamp) older(than time.Duration) bool {
+	return s.changed > 0 && time.Now().UnixNano()-s.changed > int64(than)
 }

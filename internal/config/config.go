@@ -40,7 +40,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rundir"
@@ -119,9 +120,18 @@ func Path() string {
 
 // Load reads file and environment. A file that is not there says nothing. The error tells of
 // everything that was not understood; the settings then have the rest.
-func Load() (Settings, error) {
+func Load() (Settings, error) { return load(Path(), environment) }
+
+// load is [Load] for a file and an environment.
+func load(path string, getenv func(string) string) (Settings, error) {
+	f, err := Read(path)
+	return f.settings(err, getenv)
+}
+
+// settings returns the values of the file, which was read with an error, and of an environment.
+func (f *File) settings(err error, getenv func(string) string) (Settings, error) {
 	var s Settings
-	values, err := merged()
+	values, err := f.merged(err, getenv)
 	s.UEIDs, s.Peers, s.Devices = values[UEID], values[Peer], values[Device]
 	for _, v := range values[SEID] {
 		on, _ := ParseSwitch(v) // checked
@@ -137,14 +147,22 @@ func Load() (Settings, error) {
 		}
 		s.PNET[iface] = id
 	}
-	s.settlePolicy(values)
+	s.settlePolicy(values, getenv)
 	return s, err
 }
 
-// merged returns the values of all words, of the file and of the environment, and an error for those
-// that are not understood.
-func merged() (map[string][]string, error) {
-	f, err := Read(Path())
+// environment returns a variable of this process. A set-user-ID program may be switched off by its
+// caller, and nothing else.
+func environment(name string) string {
+	if name == EnvDisabled {
+		return os.Getenv(name)
+	}
+	return rundir.Getenv(name)
+}
+
+// merged returns the values of all words, of the file and of an environment, and an error for those
+// that are not understood, and for the one with which the file was read.
+func (f *File) merged(err error, getenv func(string) string) (map[string][]string, error) {
 	errs := []error{err}
 	values := make(map[string][]string)
 	for _, l := range f.lines {
@@ -157,7 +175,7 @@ func merged() (map[string][]string, error) {
 	}
 	for _, word := range slices.Sorted(maps.Keys(Variables)) {
 		name := Variables[word]
-		v := variable(rundir.Getenv, word)
+		v := variable(getenv, word)
 		if v == "" {
 			continue
 		}
@@ -256,23 +274,13 @@ func (l line) iface() string {
 	return iface
 }
 
-// Read reads a file. One that is not there is empty. The error tells of everything that was not
-// understood, by line; the File then has the rest, but is not to be changed.
+// Read reads a file. One that is not there is empty. Links of other users than root are not followed.
+// The error tells of everything that was not understood, by line; the File then has the rest, but is
+// not to be changed.
 func Read(path string) (*File, error) {
 	f := &File{path: path}
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return f, nil
-	case err != nil:
-		return f, err
-	case info.IsDir() || info.Size() > maxFile:
-		return f, fmt.Errorf("%s is no file of up to %d bytes", path, maxFile)
-	case !info.Mode().IsRegular():
-		return f, nil // /dev/null
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
+	text, err := content(path)
+	if text == nil {
 		return f, err
 	}
 	var errs []error
@@ -430,32 +438,14 @@ func (f *File) Write() error {
 // target returns the file that is written, behind the links to it, with the mode and the owner that
 // it is to have.
 func (f *File) target() (path string, mode fs.FileMode, uid, gid int, err error) {
-	path = f.path
-	for range maxLinks {
-		info, err := os.Lstat(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return path, 0o644, os.Geteuid(), os.Getegid(), nil
-		}
-		if err != nil {
-			return "", 0, 0, 0, err
-		}
-		st := info.Sys().(*syscall.Stat_t)
-		switch {
-		case info.Mode().IsRegular():
-			return path, info.Mode().Perm(), int(st.Uid), int(st.Gid), nil
-		case info.Mode()&fs.ModeSymlink == 0:
-			return "", 0, 0, 0, fmt.Errorf("%s is no regular file: nothing is written in its place", path)
-		case st.Uid != 0 && int(st.Uid) != os.Geteuid(): // rule: TestWriteElsewhere
-			return "", 0, 0, 0, fmt.Errorf("%s is a link of user %d: name the file itself", path, st.Uid)
-		}
-		to, err := os.Readlink(path)
-		if err != nil {
-			return "", 0, 0, 0, err
-		}
-		if !filepath.IsAbs(to) {
-			to = filepath.Dir(path) + "/" + to
-		}
-		path = to
+	path, st, err := behind(f.path)
+	switch {
+	case err != nil:
+		return "", 0, 0, 0, err
+	case st == nil:
+		return path, 0o644, os.Geteuid(), os.Getegid(), nil
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return "", 0, 0, 0, fmt.Errorf("%s is no regular file: nothing is written in its place", path)
 	}
-	return "", 0, 0, 0, fmt.Errorf("%s: too many links", f.path)
+	return path, fs.FileMode(st.Mode & 0o777), int(st.Uid), int(st.Gid), nil
 }

@@ -139,10 +139,7 @@ func TestWriteElsewhere(t *testing.T) {
 		if err == nil {
 			_, err = f.Add(SMC, "off")
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return f.Write()
+		return errors.Join(err, f.Write())
 	}
 	real := filepath.Join(dir, "real", "conf")
 	link := filepath.Join(dir, "link")

@@ -51,12 +51,12 @@ type Entry struct {
 // Effective returns an entry for each word, in the order of [Words]. The error tells of values that
 // are not understood and left out.
 func Effective() ([]Entry, error) {
-	values, err := merged()
+	f, err := Read(Path())
+	values, err := f.merged(err, environment)
 	if v := os.Getenv(EnvDisabled); v != "" {
 		off, _ := ParseDisabled(v)
 		values[SMC] = []string{map[bool]string{true: "off", false: "on"}[off]}
 	}
-	f, _ := Read(Path()) // its error is that of merged
 	list := make([]Entry, 0, len(Words))
 	for _, word := range Words {
 		e := Entry{

@@ -308,7 +308,7 @@ func Source(word string) string {
 var policyWords = []string{Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress}
 
 // settlePolicy takes over the values of the policy words.
-func (s *Settings) settlePolicy(values map[string][]string) {
+func (s *Settings) settlePolicy(values map[string][]string, getenv func(string) string) {
 	s.Programs = values[Program]
 	s.Listen = Filter{values[ListenPort], values[ListenAddress]}
 	s.Connect = Filter{values[ConnectPort], values[ConnectAddress]}
@@ -316,7 +316,7 @@ func (s *Settings) settlePolicy(values map[string][]string) {
 		on, _ := ParseSwitch(v) // checked
 		s.Off = !on
 	}
-	if v := os.Getenv(EnvDisabled); v != "" { // a set-user-ID program may be switched off, too
+	if v := getenv(EnvDisabled); v != "" {
 		s.Off, _ = ParseDisabled(v)
 	}
 	for _, v := range values[Memory] {

@@ -1,15 +1,17 @@
 package config
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/gosmc/smc/internal/rundir"
 )
 
 // EnvCopied is the variable by which 'gosmc run' says which variables of a program are copies of the
@@ -69,62 +71,175 @@ func variable(getenv func(string) string, word string) string {
 	return v
 }
 
-// A Follower follows the file for a program that runs. Several goroutines may use it.
+// A Follower follows the file for a program that runs: the file at the path that it had when the
+// program began to follow it, with the environment of that time. Several goroutines may use it.
 type Follower struct {
 	next atomic.Int64 // time of the next look, in nanoseconds
 
-	mu    sync.Mutex
-	path  string
-	stamp stamp
-	err   error // of the file as it is now: the values before are in force
+	environ map[string]string // values of variables when it began
+	root    stamp             // of the root directory then: a program may go to another one
+	read    func(path string) (*File, error)
+
+	mu      sync.Mutex
+	path    string    // absolute
+	stamp   stamp     // of the file that was understood, or found wrong, last
+	wrong   error     // of that file: the values before are in force
+	trouble error     // in reading the file at the last look; it is tried again
+	seen    stamp     // of the file at the last look
+	since   time.Time // when it was found so
 }
+
+// patience is how long a file that has changed has to stay as it is before it counts: editors empty a
+// file, or take it away, and write it then. Nobody is to have the policy of half a file.
+const patience = 100 * time.Millisecond
+
+// settleLooks is how often [Follower.Settled] looks at a file that does not stay as it is.
+const settleLooks = 4
 
 // Follow returns the settings as [Load] does, and a follower of the file that has them.
 func Follow() (*Follower, Settings, error) {
-	f := &Follower{path: Path()}
+	f := &Follower{path: Path(), environ: make(map[string]string), root: stampOf("/"), read: Read}
+	if path, err := filepath.Abs(f.path); err == nil {
+		f.path = path // the program may change its directory
+	}
+	for _, name := range append(slices.Collect(maps.Values(Variables)), EnvDisabled, EnvCopied) {
+		f.environ[name] = environment(name)
+	}
 	f.stamp = stampOf(f.path) // first: a change while it is read is found later
-	s, err := Load()
+	file, err := Read(f.path)
+	if f.settle(file, err); f.trouble != nil {
+		f.stamp.size = -1 // rule: TestFollowUnreadable: -1 -> f.stamp.size
+	}
+	f.seen = f.stamp
+	s, err := file.settings(err, f.getenv)
 	return f, s, err
 }
 
-// Look looks whether the file has changed, unless that was done less than age ago. If so, it calls
-// apply with the settings now, one call at a time. A file that is not understood changes nothing; the
-// error says so, once.
-func (f *Follower) Look(age time.Duration, apply func(s *Settings)) error {
-	now := time.Now().UnixNano()
-	if next := f.next.Load(); now < next && next-now <= int64(age) { // else the clock was set back
-		return nil
+// settle sets the errors of a file that was read with an error.
+func (f *Follower) settle(file *File, err error) {
+	f.wrong, f.trouble = nil, nil
+	if len(file.problems) > 0 {
+		f.wrong = file.brief()
+	} else {
+		f.trouble = err
 	}
-	f.mu.Lock()
+}
+
+func (f *Follower) getenv(name string) string { return f.environ[name] }
+
+// Look looks whether the file has changed, unless that was done less than age ago. If so, it calls
+// apply with the settings now, one call at a time. A file that is not understood changes nothing. One
+// that cannot be read neither, and is tried again. The error says so, once, in a few lines. If the
+// file is being changed, the result is the time after which another look finds more; 0: none.
+// A look for an age above 0 never waits for another one.
+func (f *Follower) Look(age time.Duration, apply func(s *Settings)) (again time.Duration, err error) {
+	now := time.Now().UnixNano()
+	if age > 0 {
+		if next := f.next.Load(); now < next && next-now <= int64(age) { // else the clock was set back
+			return 0, nil
+		}
+		if !f.mu.TryLock() { // rule: TestFollowBusy
+			return 0, nil
+		}
+	} else {
+		f.mu.Lock()
+	}
 	defer f.mu.Unlock()
 	f.next.Store(now + int64(age))
-	stamp := stampOf(f.path)
-	if stamp == f.stamp {
-		return nil
+	return f.look(apply)
+}
+
+// look is [Follower.Look] with the lock.
+func (f *Follower) look(apply func(s *Settings)) (again time.Duration, err error) {
+	if root := stampOf("/"); root.dev != f.root.dev || root.ino != f.root.ino { // rule: TestFollowElsewhere
+		f.trouble = errElsewhere
+		return 0, nil
 	}
-	f.stamp = stamp
-	if _, f.err = Read(f.path); f.err != nil { // rule: TestFollow: f.err != nil -> false
-		return f.err
+	now := stampOf(f.path)
+	if now == f.stamp {
+		f.seen, f.trouble = now, nil
+		return 0, nil
 	}
-	s, _ := Load() // variables that are wrong were told of at the start
+	if now != f.seen {
+		f.seen, f.since = now, time.Now()
+	}
+	wait := patience - time.Since(f.since)
+	if wait > 0 && !now.older(patience) { // rule: TestFollowHalf: wait > 0 -> wait > patience
+		return wait, nil
+	}
+	file, err := f.read(f.path)
+	if stampOf(f.path) != now { // rule: TestFollowHalf
+		return patience, nil
+	}
+	before := f.trouble
+	if f.settle(file, err); f.trouble != nil { // such as a lack of descriptors, which may pass
+		if before != nil && before.Error() == f.trouble.Error() { // rule: TestFollowUnreadable
+			return 0, nil
+		}
+		return 0, f.trouble
+	}
+	f.stamp = now
+	if f.wrong != nil { // rule: TestFollow: f.wrong != nil -> false
+		return 0, f.wrong
+	}
+	s, _ := file.settings(nil, f.getenv) // variables that are wrong were told of at the start
 	apply(&s)
-	return nil
+	return 0, nil
+}
+
+// errElsewhere is the error of a program that has another root directory than when it began.
+var errElsewhere = errors.New("the program has another root directory now, and keeps its values")
+
+// Settled looks at the file as it is now, and waits for one that is being changed.
+func (f *Follower) Settled(look func() (again time.Duration)) {
+	for range settleLooks {
+		again := look()
+		if again <= 0 {
+			return
+		}
+		time.Sleep(again)
+	}
+}
+
+// Lengths of an error for a log: lines of a file that are told of, and bytes of each.
+const (
+	briefLines = 3
+	briefBytes = 200
+)
+
+// brief is the error of a file that is wrong for a log. It is short however long the file is.
+func (f *File) brief() error {
+	var list []string
+	for _, p := range f.problems {
+		if len(list) == briefLines { // rule: TestFollowHostile: len(list) == briefLines -> false
+			list = append(list, fmt.Sprintf("lines not understood: %d", len(f.problems)))
+			break
+		}
+		text := strings.ToValidUTF8(p.Message[:min(len(p.Message), briefBytes)], "?")
+		list = append(list, fmt.Sprintf("%s:%d: %s", f.path, p.Line, text))
+	}
+	return errors.New(strings.Join(list, "\n"))
 }
 
 // State returns the path of the file, and why it is not in force as it is, if so.
 func (f *Follower) State() (path string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.path, f.err
+	return f.path, cmp.Or(f.wrong, f.trouble)
 }
+
+// Set is [Set] for the environment with which the program began to follow the file.
+func (f *Follower) Set(word string) bool { return isSet(word, f.getenv) }
 
 // Set reports whether a word has a value of the environment, which a change of the file does not
 // change.
-func Set(word string) bool {
+func Set(word string) bool { return isSet(word, environment) }
+
+func isSet(word string, getenv func(string) string) bool {
 	if word == SMC {
-		return rundir.Getenv(EnvDisabled) != ""
+		return getenv(EnvDisabled) != ""
 	}
-	return variable(rundir.Getenv, word) != ""
+	return variable(getenv, word) != ""
 }
 
 // Refusing returns a policy that refuses everything, for this reason.

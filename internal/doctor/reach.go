@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -30,6 +31,10 @@ type Reach struct {
 // file are left out.
 func Reached(ctx context.Context, dir, word string) *Reach {
 	r := new(Reach)
+	ours, err := filepath.Abs(config.Path()) // programs tell theirs so
+	if err != nil {
+		ours = config.Path()
+	}
 	known := make(map[int]bool)
 	for _, h := range survey.Ask(ctx, dir).Hosts {
 		list := []Program{{h.PID, h.Command}}
@@ -44,7 +49,7 @@ func Reached(ctx context.Context, dir, word string) *Reach {
 		for _, p := range list {
 			switch {
 			case known[p.PID]:
-			case h.Config != nil && h.Config.File != config.Path(): // another file is theirs
+			case h.Config != nil && h.Config.File != ours: // another file is theirs
 			case follows(h.Config, word):
 				r.Took = append(r.Took, p)
 			default:
@@ -55,7 +60,7 @@ func Reached(ctx context.Context, dir, word string) *Reach {
 	}
 	for _, p := range inspect.Processes() { // without a supervisor that answers
 		file := cmp.Or(procs.Variable(p.PID, config.EnvFile), config.DefaultPath)
-		if dir == "" && !known[p.PID] && file == config.Path() {
+		if dir == "" && !known[p.PID] && file == ours {
 			r.Later = append(r.Later, Program{p.PID, p.Command})
 		}
 	}

@@ -225,12 +225,15 @@ func (r *rulebook) policy() *config.Policy {
 	return r.current.Load()
 }
 
-// follow takes over values of a file that has changed. Connections that there are keep theirs.
-func (r *rulebook) follow(age time.Duration) {
-	if err := r.cfg.follower.Look(age, r.apply); err != nil {
+// follow takes over values of a file that has changed. Connections that there are keep theirs. A
+// file that is being changed is looked at again after the result.
+func (r *rulebook) follow(age time.Duration) (again time.Duration) {
+	again, err := r.cfg.follower.Look(age, r.apply)
+	if err != nil {
 		r.cfg.Logger.Warn("the configuration file has changed and is not understood: its values before stay",
 			"err", err)
 	}
+	return again
 }
 
 // apply puts values into force.
@@ -245,8 +248,8 @@ func (r *rulebook) apply(s *config.Settings) {
 
 // status says which words of the file the host follows. It looks at the file before.
 func (r *rulebook) status() *control.StatusConfig {
-	r.follow(0)
 	cfg := r.cfg
+	cfg.follower.Settled(func() time.Duration { return r.follow(0) })
 	path, err := cfg.follower.State()
 	st := &control.StatusConfig{File: path}
 	if err != nil {
@@ -259,7 +262,7 @@ func (r *rulebook) status() *control.StatusConfig {
 	}
 	var live []string
 	for _, word := range config.Words {
-		if config.Takes(word) != config.AtStart && !own[word] && !config.Set(word) {
+		if config.Takes(word) != config.AtStart && !own[word] && !cfg.follower.Set(word) {
 			live = append(live, word)
 		}
 	}
@@ -267,9 +270,10 @@ func (r *rulebook) status() *control.StatusConfig {
 	return st
 }
 
-// refusesDial reports whether the policy keeps connections to a server on TCP.
-func (r *rulebook) refusesDial(server netip.AddrPort) bool {
-	return !r.cfg.Disabled && r.policy().Connect.Refuses(server) != ""
+// refusesDial reports whether the policy keeps connections to a server on TCP. A dial asks p, the
+// policy when it began: the server is told what the first answer was.
+func (r *rulebook) refusesDial(p *config.Policy, server netip.AddrPort) bool {
+	return !r.cfg.Disabled && p.Connect.Refuses(server) != ""
 }
 
 // refusesServer reports whether the policy keeps connections to an address of this machine on TCP.

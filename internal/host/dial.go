@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/admission"
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
@@ -58,7 +59,9 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 	h.hold()
 	defer h.letGo()
 	h.openControl()
-	d := dialing{host: h, opts: &opts, call: h.meeting.NewCall(), run: client.NewCall(h.cfg.Dir)}
+	d := dialing{
+		host: h, opts: &opts, policy: h.rules.policy(), call: h.meeting.NewCall(), run: client.NewCall(h.cfg.Dir),
+	}
 	return d.dial(ctx, network, address, buffer)
 }
 
@@ -82,10 +85,11 @@ func (h *Host) Adopt(tcp *net.TCPConn) (conn.Conn, error) {
 
 // dialing is one Dial.
 type dialing struct {
-	host *Host
-	opts *DialOptions
-	call *rendezvous.Call
-	run  *client.Call // with programs of 'gosmc run'
+	host   *Host
+	opts   *DialOptions
+	policy *config.Policy // when it began
+	call   *rendezvous.Call
+	run    *client.Call // with programs of 'gosmc run'
 
 	asked  atomic.Bool // for TCP option 254, on a socket
 	paired atomic.Bool // for pairing tokens, on a socket
@@ -142,7 +146,7 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	speaksCLC := false
 	if peer == nil {
 		remote := addrPort(tcp.RemoteAddr())
-		if d.host.rules.refusesDial(remote) {
+		if d.host.rules.refusesDial(d.policy, remote) {
 			reason = clc.DiagNotAllowed
 		} else if !onMachine { // rule: TestPairedNoRDMA
 			speaksCLC = d.host.speaksCLC(remote.Addr(), remote.Port())
@@ -178,7 +182,7 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 		}
 	}
 	dest, ok := destination(network, address)
-	if ok && d.host.rules.refusesDial(dest) { // rule: TestPolicyDial
+	if ok && d.host.rules.refusesDial(d.policy, dest) { // rule: TestPolicyDial
 		return nil
 	}
 	if ok && !d.admit(raw, dest) { // rule: TestAdmission

@@ -99,7 +99,7 @@ func (d *dialing) askTokens(raw syscall.RawConn, dest netip.AddrPort) {
 func (d *dialing) awaitPaired(
 	ctx context.Context, tcp *net.TCPConn,
 ) (peer *ism.Peer, onMachine bool, why clc.Diagnosis, err error) {
-	if !d.paired.Load() || d.host.rules.refusesDial(addrPort(tcp.RemoteAddr())) {
+	if !d.paired.Load() || d.host.rules.refusesDial(d.policy, addrPort(tcp.RemoteAddr())) {
 		return nil, false, clc.DiagNone, nil
 	}
 	return d.host.pairing.Await(ctx, tcp)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gosmc/smc/internal/config"
@@ -94,6 +95,8 @@ func TestReloadLoosens(t *testing.T) {
 	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
 	l := mustListen(t, server, "127.0.0.1:0")
 	checkPolicy(t, client, l, l.Addr().String(), clc.DiagNoListener, clc.DiagNotAllowed)
+	server.Status() // it looks at the file, and at the listener
+	checkPolicy(t, client, l, l.Addr().String(), clc.DiagNoListener, clc.DiagNotAllowed)
 	write("short-after 2\n")
 	t.Setenv(config.Variables[config.ShortAfter], "")
 	all := "smc program listen-port listen-address connect-port connect-address short-after"
@@ -110,4 +113,33 @@ func TestReloadLoosens(t *testing.T) {
 	}
 	server.Status() // it looks at the file
 	checkPolicy(t, client, l, l.Addr().String(), clc.DiagNone, clc.DiagNone)
+}
+
+// TestReloadDial changes the policy while a dial is under way. The server was told that the client
+// speaks SMC, so the dial keeps the policy that it began with.
+func TestReloadDial(t *testing.T) {
+	write := rewriter(t)
+	write("")
+	dir := t.TempDir()
+	server, client := newTestHost(t, Config{Dir: dir}), newTestHost(t, Config{Dir: dir})
+	l := mustListen(t, server, "127.0.0.1:0")
+	for i, want := range []clc.Diagnosis{clc.DiagNone, clc.DiagNotAllowed} {
+		c, err := client.Dial(context.Background(), "tcp", l.Addr().String(), DialOptions{
+			Control: func(context.Context, string, string, syscall.RawConn) error {
+				write("connect-port !" + portOf(l) + "\n")
+				client.Status() // it looks at the file
+				return nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := mustAccept(t, l)
+		if got := c.Reason().Code; got != want {
+			t.Errorf("dial %d has the reason %v, want %v", i, c.Reason(), want)
+		}
+		checkExchange(t, c, s)
+		c.Close()
+		s.Close()
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,21 +65,32 @@ func TestRefusalReloaded(t *testing.T) {
 	if err := os.WriteFile(path, []byte("listen-port !80\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	life := exec.Command("sleep", "1000")
-	life.Env = []string{config.EnvFile + "=" + path}
-	if err := life.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer life.Wait()
-	defer life.Process.Kill()
-	for procs.Variable(life.Process.Pid, config.EnvFile) == "" {
-		time.Sleep(time.Millisecond) // the kernel shows the environment a moment after exec
-	}
 	server := netip.MustParseAddrPort("127.0.0.1:80")
-	if why := refusal(life.Process.Pid, server, false); why != "port 80 is refused by listen-port !80" {
-		t.Errorf("refusal = %q", why)
-	}
-	if why := refusal(life.Process.Pid, server, true); why != "" {
-		t.Errorf("refusal of a client = %q", why)
+	for _, tt := range []struct {
+		where uintptr // namespaces of its own
+		want  string
+	}{
+		{0, "port 80 is refused by listen-port !80"},
+		{syscall.CLONE_NEWNS, ""}, // the path may lead to another file there
+	} {
+		life := exec.Command("sleep", "1000")
+		life.Env = []string{config.EnvFile + "=" + path}
+		if life.SysProcAttr = (&syscall.SysProcAttr{Cloneflags: tt.where}); tt.where != 0 && os.Geteuid() != 0 {
+			life.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		}
+		if err := life.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer life.Wait()
+		defer life.Process.Kill()
+		for procs.Variable(life.Process.Pid, config.EnvFile) == "" {
+			time.Sleep(time.Millisecond) // the kernel shows the environment a moment after exec
+		}
+		if why := refusal(life.Process.Pid, server, false); why != tt.want {
+			t.Errorf("with namespaces %#x refusal = %q, want %q", tt.where, why, tt.want)
+		}
+		if why := refusal(life.Process.Pid, server, true); why != "" {
+			t.Errorf("refusal of a client = %q", why)
+		}
 	}
 }

@@ -201,8 +201,23 @@ func refusal(pid int, server netip.AddrPort, connects bool) string {
 	if why := p.Listen.Refuses(server); why != "" {
 		return why
 	}
+	if !sameFiles(pid) { // rule: TestRefusalReloaded
+		return ""
+	}
 	now := config.ServerPolicy(func(name string) string { return procs.Variable(pid, name) })
 	return now.Listen.Refuses(server) // rule: TestRefusalReloaded: now.Listen.Refuses(server) -> now.Connect.Refuses(server)
+}
+
+// sameFiles reports whether a path leads a process to the file that it leads us to.
+func sameFiles(pid int) bool {
+	for _, link := range []string{"ns/mnt", "root"} {
+		theirs, err := os.Readlink(filepath.Join(procs.Dir, strconv.Itoa(pid), link))
+		ours, err2 := os.Readlink(filepath.Join(procs.Dir, strconv.Itoa(os.Getpid()), link))
+		if err != nil || err2 != nil || theirs != ours {
+			return false
+		}
+	}
+	return true
 }
 
 // programName is the name by which a process was started. Of one that has written over it, it is

@@ -37,6 +37,13 @@ const (
 	// maxWatching is how many supervisors of a run directory have an inotify for the configuration
 	// file: a quarter of those that a user may have as a rule (fs.inotify.max_user_instances, 128).
 	maxWatching = 32
+	// spareWatching is how many inotifies a supervisor leaves to the programs of its user at least.
+	spareWatching = 8
+	// minWatching is how many descriptors a supervisor may have to have one for an inotify: there is
+	// not one to spare for programs and connections below.
+	minWatching = 4 * ownDescriptors
+	// maxNotes is how often events of an inotify are read in a turn.
+	maxNotes = 16
 	// followEvery is how long after a look at the configuration file a supervisor that does something
 	// looks again.
 	followEvery = time.Second

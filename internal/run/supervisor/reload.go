@@ -5,6 +5,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,8 +17,9 @@ import (
 	"github.com/gosmc/smc/internal/run/proto"
 )
 
-// changes are the events of a directory after which a file in it may be another one.
-const changes = unix.IN_ONLYDIR |
+// changes are the events of a directory after which a file in it may be another one. The kernel tells
+// of one, and no more until it is asked again: others may write to the directory all the time.
+const changes = unix.IN_ONLYDIR | unix.IN_ONESHOT | // rule: TestReloadBusyDirectory: unix.IN_ONESHOT -> 0
 	unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO
 
 // A followed is the configuration file, and the policy for listeners that follows it. The libraries
@@ -30,75 +32,106 @@ type followed struct {
 	settings config.Settings
 	warn     func(string) // tells the log of the system
 	notify   int          // an inotify; -1: changes are found when something else happens
-	target   int          // its number of the directory behind links; -1: none
+	rewatch  time.Time    // when it is asked again; the zero time: it watches
+	again    time.Time    // when a file that is being changed is looked at; the zero time: there is none
 	over     bool         // the supervisor has ended
 }
 
 // newFollowed reads the configuration. Errors of it are told to the user that starts a program.
 func newFollowed() (*followed, error) {
-	f := &followed{notify: -1, target: -1, warn: logWarning}
+	f := &followed{notify: -1, warn: warnLater()}
 	f.follower, f.settings, _ = config.Follow()
 	var err error
 	f.policy, err = f.settings.PolicyFor(config.Filter{}, config.Filter{}, "")
 	return f, err
 }
 
+// warnLater returns a function that tells the log of the system, which may take its time, and does
+// not wait. What comes while a line is on its way is not told.
+func warnLater() func(text string) {
+	var busy atomic.Bool
+	return func(text string) {
+		if busy.CompareAndSwap(false, true) {
+			go func() {
+				defer busy.Store(false)
+				logWarning(text)
+			}()
+		}
+	}
+}
+
 // watch has the kernel tell of changes, where supervisors in a directory are few: a user may have few
-// inotifies, 128 as a rule, for all programs. Where many supervisors run, the others look when
-// something happens, and when they are asked.
-func (f *followed) watch(supervisors string) {
+// inotifies, 128 as a rule, for all programs. Where many supervisors run, or few inotifies or
+// descriptors are left, a supervisor looks when something happens, and when it is asked.
+func (f *followed) watch(supervisors string, limit uint64, inotify func(flags int) (int, error)) {
 	marks, _ := filepath.Glob(supervisors + "/*" + proto.MarkSuffix)
-	if len(marks) > maxWatching { // rule: TestReloadManySupervisors
+	if len(marks) > maxWatching || limit < minWatching { // rule: TestReloadManySupervisors
 		return
 	}
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
+	fds := make([]int, 0, 1+spareWatching)
+	for range cap(fds) {
+		fd, err := inotify(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+		if err != nil {
+			proto.CloseAll(fds) // rule: TestReloadFewInotifies
+			return
+		}
+		fds = append(fds, fd)
+	}
+	proto.CloseAll(fds[1:])
+	if f.broker.Poll.Add(fds[0], unix.EPOLLIN) != nil {
+		unix.Close(fds[0])
 		return
 	}
-	if f.broker.Poll.Add(fd, unix.EPOLLIN) != nil {
-		unix.Close(fd)
-		return
-	}
-	f.notify = fd
+	f.notify = fds[0]
 	f.watchDirs()
 }
 
-// watchDirs watches the directory of the file, and the one of the file that it is a link to.
+// watchDirs watches the directory of the file, and the one of the file that it is a link to. A
+// directory that cannot be watched is left to looks at the file.
 func (f *followed) watchDirs() {
 	path, _ := f.follower.State()
-	wd, err := unix.InotifyAddWatch(f.notify, filepath.Dir(path), changes)
-	if err != nil {
-		return
+	unix.InotifyAddWatch(f.notify, filepath.Dir(path), changes)
+	if real := config.Behind(path); real != path {
+		unix.InotifyAddWatch(f.notify, filepath.Dir(real), changes)
 	}
-	old := f.target
-	f.target = -1
-	if real, err := filepath.EvalSymlinks(path); err == nil && filepath.Dir(real) != filepath.Dir(path) {
-		target, err := unix.InotifyAddWatch(f.notify, filepath.Dir(real), changes)
-		if err == nil && target != wd {
-			f.target = target
-		}
-	}
-	if old >= 0 && old != f.target {
-		unix.InotifyRmWatch(f.notify, uint32(old))
-	}
+	f.rewatch = time.Time{}
 }
 
 // event takes an event of a directory.
-func (f *followed) event() {
+func (f *followed) event(now time.Time) {
 	var events [4096]byte
-	for {
+	for range maxNotes {
 		if n, err := unix.Read(f.notify, events[:]); n <= 0 || err != nil {
 			break // EAGAIN as a rule
 		}
 	}
+	if f.rewatch.IsZero() {
+		f.rewatch = now.Add(followEvery)
+	}
 	f.look(0)
-	f.watchDirs()
 }
 
+// turn does what is due, and looks at the file if that was not done for a while.
+func (f *followed) turn(now time.Time) {
+	age := followEvery
+	if !f.rewatch.IsZero() && !now.Before(f.rewatch) {
+		f.watchDirs() // first: a change after the look is told
+		age = 0
+	}
+	if !f.again.IsZero() && !now.Before(f.again) {
+		age = 0
+	}
+	f.look(age)
+}
+
+// due is when there is something to do though no event comes; the zero time: never.
+func (f *followed) due() time.Time { return broker.Earliest(f.again, f.rewatch) }
+
 // look takes over a file that has changed, unless it was looked at less than age ago. The caller has
-// the lock.
-func (f *followed) look(age time.Duration) {
-	err := f.follower.Look(age, func(settings *config.Settings) {
+// the lock. The result is the time after which another look finds more, of a file that is being
+// changed.
+func (f *followed) look(age time.Duration) (again time.Duration) {
+	again, err := f.follower.Look(age, func(settings *config.Settings) {
 		policy, err := settings.PolicyFor(config.Filter{}, config.Filter{}, "")
 		if err != nil {
 			return // it was checked
@@ -110,6 +143,15 @@ func (f *followed) look(age time.Duration) {
 		f.warn("the configuration file has changed and is not understood; its values before stay in force: " +
 			strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
+	switch {
+	case again > 0 && f.again.IsZero():
+		f.again = time.Now().Add(again)
+	case again > 0: // once more: somebody writes it all the time
+		f.again = time.Now().Add(followEvery)
+	case age == 0:
+		f.again = time.Time{}
+	}
+	return again
 }
 
 // hangups returns a channel of SIGHUP, which ends this process no more.
@@ -129,25 +171,30 @@ func (f *followed) lookAt(signals chan os.Signal) {
 // status says which words of the file are in force for the listeners of our programs. It looks at the
 // file before.
 func (f *followed) status() *control.StatusConfig {
+	f.follower.Settled(func() (again time.Duration) {
+		f.broker.Mu.Lock()
+		defer f.broker.Mu.Unlock()
+		if f.over {
+			return 0
+		}
+		return f.look(0)
+	})
 	f.broker.Mu.Lock()
 	defer f.broker.Mu.Unlock()
-	if !f.over {
-		f.look(0)
-	}
 	path, err := f.follower.State()
 	st := &control.StatusConfig{File: path}
 	if err != nil {
 		st.Error = err.Error()
 	}
 	var live []string
-	if !config.Set(config.SMC) {
+	if !f.follower.Set(config.SMC) {
 		live = append(live, config.SMC)
 	}
 	for word, now := range map[string][]string{
 		config.ListenPort: f.settings.Listen.Ports, config.ListenAddress: f.settings.Listen.Addresses,
 	} {
 		library := strings.Fields(strings.ReplaceAll(os.Getenv(config.Variables[word]), ",", " "))
-		if !config.Set(word) && config.Narrower(now, library) { // rule: TestReloadStatus
+		if !f.follower.Set(word) && config.Narrower(now, library) { // rule: TestReloadStatus
 			live = append(live, word)
 		}
 	}

@@ -132,9 +132,94 @@ func TestReloadManySupervisors(t *testing.T) {
 	defer s.Mu.Unlock()
 	unix.Close(s.followed.notify)
 	s.followed.notify = -1
-	s.followed.watch(filepath.Dir(s.Path))
+	s.followed.watch(filepath.Dir(s.Path), minWatching, unix.InotifyInit1)
 	if s.followed.notify >= 0 {
 		t.Errorf("one of %d supervisors has an inotify", maxWatching+1)
+	}
+}
+
+// TestReloadFewInotifies takes no inotify of the last ones that a user may have, nor of a supervisor
+// that may have few descriptors.
+func TestReloadFewInotifies(t *testing.T) {
+	s := newTestSupervisor(t)
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	unix.Close(s.followed.notify)
+	s.followed.notify = -1
+	var taken []int
+	few := func(flags int) (int, error) {
+		if len(taken) == spareWatching {
+			return -1, unix.EMFILE
+		}
+		fd, err := unix.InotifyInit1(flags)
+		taken = append(taken, fd)
+		return fd, err
+	}
+	s.followed.watch(filepath.Dir(s.Path), minWatching, few)
+	if s.followed.notify >= 0 || len(taken) != spareWatching {
+		t.Errorf("of %d inotifies a supervisor has %d, and has tried %d", spareWatching, s.followed.notify, len(taken))
+	}
+	for _, fd := range taken {
+		if _, err := unix.InotifyAddWatch(fd, "/", unix.IN_CREATE); err == nil {
+			t.Errorf("inotify %d is still open", fd)
+		}
+	}
+	s.followed.watch(filepath.Dir(s.Path), minWatching-1, func(int) (int, error) {
+		t.Error("a supervisor with few descriptors opens an inotify")
+		return -1, unix.EMFILE
+	})
+	s.followed.watch(filepath.Dir(s.Path), minWatching, unix.InotifyInit1)
+	if s.followed.notify < 0 {
+		t.Error("a supervisor of a user that has inotifies has none")
+	}
+}
+
+// TestReloadBusyDirectory has others write to the directory of the file all the time: the kernel
+// wakes the supervisor once, and then no more until it asks again.
+func TestReloadBusyDirectory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "gosmc.conf")
+	t.Setenv(config.EnvFile, path)
+	s := newTestSupervisor(t)
+	s.Mu.Lock()
+	defer s.Mu.Unlock() // the supervisor itself sees none of it
+	f := s.followed
+	wakes := func() bool {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(filepath.Dir(path), "other"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(f.notify), Events: unix.POLLIN}}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n > 0
+	}
+	now := time.Now()
+	if !wakes() {
+		t.Fatal("the supervisor does not watch")
+	}
+	f.event(now)
+	if wakes() || f.due() != now.Add(followEvery) {
+		t.Errorf("the second write wakes the supervisor, which was to wait for %v", f.due())
+	}
+	f.turn(now.Add(followEvery - 1))
+	if wakes() {
+		t.Error("a write wakes the supervisor too early")
+	}
+	f.turn(now.Add(followEvery))
+	if !wakes() || !f.due().IsZero() {
+		t.Errorf("the supervisor watches no more, until %v", f.due())
+	}
+	// A file that is being written is looked at once more soon, and then not before the time.
+	f.event(now)
+	replace(t, path, "smc off\n")
+	if f.look(0) <= 0 || f.again.IsZero() {
+		t.Fatalf("a new file counts at once: %+v", f.settings)
+	}
+	replace(t, path, "smc on\n")
+	before := time.Now()
+	if f.look(0); f.again.Before(before.Add(followEvery)) {
+		t.Errorf("a file that changes all the time is looked at after %v", f.again.Sub(before))
 	}
 }
 

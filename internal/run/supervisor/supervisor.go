@@ -70,8 +70,10 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 		s.close()
 		return nil, err
 	}
-	s.followed.watch(rundir.Supervisors(dir))
 	s.control, _ = control.Serve(dir, filepath.Base(s.Path), view{&s.record, s.Path, s.followed.status})
+	s.Mu.Lock() // for questions
+	defer s.Mu.Unlock()
+	s.followed.watch(rundir.Supervisors(dir), limit, unix.InotifyInit1) // last: it can be done without
 	return s, nil
 }
 
@@ -139,7 +141,7 @@ func (s *supervisor) serve() error {
 			case int(e.Fd) == s.door:
 				knocked = true
 			case int(e.Fd) == s.followed.notify:
-				s.followed.event()
+				s.followed.event(time.Now())
 			case int(e.Fd) == s.letters.poll:
 				s.lettersCame(time.Now())
 			case !s.Handle(int(e.Fd)):
@@ -149,8 +151,8 @@ func (s *supervisor) serve() error {
 		if knocked { // other users come last
 			s.acceptOutside()
 		}
-		s.followed.look(followEvery)
 		now := time.Now()
+		s.followed.turn(now)
 		s.readLetters(now)
 		s.Look(now)
 	}
@@ -187,7 +189,7 @@ func (s *supervisor) Relayed() {
 
 // next is when there is something to do though no event comes; the zero time: never.
 func (s *supervisor) next() time.Time {
-	return broker.Earliest(s.letters.next, s.programs.due(), s.Due())
+	return broker.Earliest(s.letters.next, s.programs.due(), s.Due(), s.followed.due())
 }
 
 // close ends the supervisor's own part. Connections that both programs have go on.
