@@ -114,21 +114,21 @@ var mayImport = map[string][]string{
 	"internal/usage":          {"internal/exit", "internal/near", "internal/roff"},                                                                                                                                                                                                  // command lines of cobra, of no verb
 	// Flags in, tables or JSON out.
 	"cmd/gosmc":                  {".", "wire/...", "bpf", "internal/agent", "internal/introduce", "internal/port", "internal/control", "internal/capture", "internal/dissect", "internal/dissect/render", "internal/frame", "internal/bench", "internal/bench/render", "internal/demo", "internal/pod", "internal/measure", "internal/overlay", "internal/survey", "internal/admission", "internal/config", "internal/pnet", "internal/run/inspect", "internal/run/launch", "internal/run/library", "internal/run/procs", "internal/run/proto", "internal/run/supervisor", "internal/service", "preload", "internal/doctor", "internal/exit", "internal/info", "internal/inventory", "internal/metrics", "internal/applicable", "internal/text", "internal/usage", "internal/dump", "internal/near", "internal/netcat", "internal/reason", "internal/roff"},
-	"internal/overlay":           {"."},                                                                                                                        // for its source: the input of go build, of no connection
-	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk"}, // host: for fields that only tests set
+	"internal/overlay":           {"."},                                                                                                                                             // for its source: the input of go build, of no connection
+	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk", "internal/sockdiag"}, // host: for fields that only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},
 	"test/interop/talk":          {},
-	"test/interop/guest/smcpeer": {"test/interop/talk"},       // a program in the virtual machine
-	"test/interop/guest/limits":  {"."},                       // a program in the virtual machine
-	"test/interop/guest/uverbs":  {"wire", "internal/uverbs"}, // a program in the virtual machine
-	"test/std":                   {"internal/overlay"},        // Go's own tests, with the overlay of gosmc go
-	"test/run":                   {},                          // programs of Debian, by the gosmc command
-	"test/rules":                 {},                          // source text in, runs of tests out
-	"test/house":                 {},                          // source text in
-	"test/slower":                {},                          // patterns of use, of a C program under the gosmc command
-	"test/suite":                 {},                          // tests of other projects, under the gosmc command
-	"test/gotest":                {},                          // released Go programs, by the gosmc command
-	"test/equal":                 {},                          // scripts of calls, played by a C program under the gosmc command
+	"test/interop/guest/smcpeer": {"internal/sockdiag", "test/interop/talk"}, // a program in the virtual machine
+	"test/interop/guest/limits":  {"."},                                      // a program in the virtual machine
+	"test/interop/guest/uverbs":  {"wire", "internal/uverbs"},                // a program in the virtual machine
+	"test/std":                   {"internal/overlay"},                       // Go's own tests, with the overlay of gosmc go
+	"test/run":                   {},                                         // programs of Debian, by the gosmc command
+	"test/rules":                 {},                                         // source text in, runs of tests out
+	"test/house":                 {},                                         // source text in
+	"test/slower":                {},                                         // patterns of use, of a C program under the gosmc command
+	"test/suite":                 {},                                         // tests of other projects, under the gosmc command
+	"test/gotest":                {},                                         // released Go programs, by the gosmc command
+	"test/equal":                 {},                                         // scripts of calls, played by a C program under the gosmc command
 	"internal/smctest":           {"wire/...", "internal/..."},
 }
 

@@ -122,7 +122,7 @@ func (e *Ends) Read(found func(Socket, Info)) (lost bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	_, err = parse(e.buf[:n], func(msg []byte) {
+	_, err = parse(e.buf[:n], unix.SOCK_DIAG_BY_FAMILY, func(msg []byte) {
 		if len(msg) < messageLen {
 			return
 		}

@@ -21,16 +21,27 @@ var errMalformed = errors.New("sockdiag: malformed answer")
 
 // newRequest returns a request with room for a body of so many bytes, and the body.
 func newRequest(flags uint16, bodyLen int) (request, body []byte) {
+	return newRequestOf(unix.SOCK_DIAG_BY_FAMILY, flags, bodyLen)
+}
+
+// newRequestOf is newRequest for a request of another type.
+func newRequestOf(kind, flags uint16, bodyLen int) (request, body []byte) {
 	request = make([]byte, unix.SizeofNlMsghdr+bodyLen)
 	binary.NativeEndian.PutUint32(request[0:], uint32(len(request)))
-	binary.NativeEndian.PutUint16(request[4:], unix.SOCK_DIAG_BY_FAMILY)
+	binary.NativeEndian.PutUint16(request[4:], kind)
 	binary.NativeEndian.PutUint16(request[6:], flags)
 	return request, request[unix.SizeofNlMsghdr:]
 }
 
 // ask sends a request and calls found for each message about a socket.
 func ask(request []byte, found func(msg []byte)) error {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	return askOn(unix.NETLINK_SOCK_DIAG, request, found)
+}
+
+// askOn sends a request by a protocol of netlink, and calls found for each message that has the type
+// of the request.
+func askOn(protocol int, request []byte, found func(msg []byte)) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
@@ -42,6 +53,7 @@ func ask(request []byte, found func(msg []byte)) error {
 	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("sendto", err)
 	}
+	kind := binary.NativeEndian.Uint16(request[4:])
 	dump := binary.NativeEndian.Uint16(request[6:])&unix.NLM_F_DUMP == unix.NLM_F_DUMP
 	buf := make([]byte, bufferLen)
 	for {
@@ -52,15 +64,15 @@ func ask(request []byte, found func(msg []byte)) error {
 		if err != nil {
 			return os.NewSyscallError("recvfrom", err)
 		}
-		done, err := parse(buf[:n], found)
+		done, err := parse(buf[:n], kind, found)
 		if done || err != nil || !dump {
 			return err
 		}
 	}
 }
 
-// parse reads messages and reports whether the dump has ended.
-func parse(b []byte, found func(msg []byte)) (done bool, err error) {
+// parse reads messages of a type, and reports whether the dump has ended.
+func parse(b []byte, kind uint16, found func(msg []byte)) (done bool, err error) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		length := int(binary.NativeEndian.Uint32(b))
 		if length < unix.SizeofNlMsghdr || length > len(b) {
@@ -79,7 +91,7 @@ func parse(b []byte, found func(msg []byte)) (done bool, err error) {
 				return true, ErrNoSocket
 			}
 			return true, os.NewSyscallError("sock_diag", errno)
-		case unix.SOCK_DIAG_BY_FAMILY:
+		case kind:
 			found(msg)
 		}
 		b = b[min(len(b), align(length)):]

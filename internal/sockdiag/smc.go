@@ -20,7 +20,7 @@ const (
 	smcLGRInfo   = 2 // SMC_DIAG_LGRINFO: of SMC-R
 	smcDMBInfo   = 4 // SMC_DIAG_DMBINFO: of SMC-D
 	smcFallback  = 5 // SMC_DIAG_FALLBACK: struct smc_diag_fallback
-	smcConnLen   = 48
+	smcConnLen   = 76
 	smcReasonLen = 8
 )
 
@@ -95,11 +95,11 @@ func smcLoaded(path string) bool {
 	return false
 }
 
-// parseSMC reads a message about a socket of AF_SMC. It reports false if the message is cut short
-// anywhere.
+// parseSMC reads a message about a socket of the kernel's SMC. It reports false if the message is cut
+// short anywhere.
 //
 //	offset  size  field
-//	     0     1  family AF_SMC
+//	     0     1  family: AF_SMC, or that of IP for a socket that was made with IPPROTO_SMC
 //	     1     1  state
 //	     2     1  mode
 //	     3     1  shutdown
@@ -108,7 +108,12 @@ func smcLoaded(path string) bool {
 //	    56     8  inode
 //	    64        attributes
 func parseSMC(msg []byte) (s SMCSocket, ok bool) {
-	if len(msg) < smcMessageLen || msg[0] != unix.AF_SMC {
+	if len(msg) < smcMessageLen {
+		return s, false
+	}
+	switch msg[0] {
+	case unix.AF_SMC, unix.AF_INET, unix.AF_INET6:
+	default:
 		return s, false
 	}
 	s = SMCSocket{
@@ -125,7 +130,7 @@ func parseSMC(msg []byte) (s SMCSocket, ok bool) {
 			// Cursors are in messages of the peer ("received") and of ours ("sent"): each has the
 			// producer cursor of its sender's data, and the consumer cursor of the other direction.
 			s.RecvQ = between(v[16:], v[40:], u32(8))
-			s.SendQ = between(v[32:], v[24:], u32(12))
+			s.SendQ = between(v[32:], v[24:], u32(12)) + between(v[52:], v[60:], u32(4)) // and those not yet sent
 		case kind == smcLGRInfo && len(v) > 0:
 			s.Link = v[0]
 		case kind == smcFallback && len(v) >= smcReasonLen:

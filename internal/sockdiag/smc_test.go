@@ -40,6 +40,9 @@ func smcMessage() []byte {
 	cursor(24, 1, 500)
 	cursor(32, 1, 777) // sent
 	cursor(40, 2, 131000)
+	cursor(52, 3, 5) // prepared, and sent
+	cursor(60, 2, 65530)
+	cursor(68, 2, 65000)
 	attribute(smcConnInfo, info)
 	attribute(smcLGRInfo, append([]byte{2}, make([]byte, 146)...))
 	fallback := make([]byte, smcReasonLen)
@@ -56,7 +59,7 @@ func TestParseSMC(t *testing.T) {
 	want := SMCSocket{
 		Local: netip.MustParseAddrPort("192.0.2.1:5000"), Peer: netip.MustParseAddrPort("192.0.2.7:40000"),
 		State: TCPEstablished, Mode: SMCModeR, UID: 102, Inode: 4711,
-		RecvQ: 172, SendQ: 277, RcvBuf: 131072, SndBuf: 65536, Link: 2, Reason: 0x03030000, PeerReason: 0x03010000,
+		RecvQ: 172, SendQ: 277 + 11, RcvBuf: 131072, SndBuf: 65536, Link: 2, Reason: 0x03030000, PeerReason: 0x03010000,
 	}
 	if !ok || got != want {
 		t.Errorf("parseSMC = %+v, %t; want %+v", got, ok, want)

@@ -97,20 +97,31 @@ func (s *socket) accept() (*socket, error) {
 	return &socket{fd: int(fd)}, nil
 }
 
-// mode returns the mode that the kernel has given the connection.
-func (s *socket) mode() string {
-	// AF_SMC's getsockname has an address of its TCP socket.
+// name returns a port of the socket as it is in headers. AF_SMC's getsockname has an address of its
+// TCP socket.
+func (s *socket) name(call uintptr) (port [2]byte, errno unix.Errno) {
 	var raw unix.RawSockaddrInet4
 	size := uint32(unsafe.Sizeof(raw))
-	if _, _, errno := unix.Syscall(unix.SYS_GETSOCKNAME, uintptr(s.fd), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size))); errno != 0 {
+	_, _, errno = unix.Syscall(call, uintptr(s.fd), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size)))
+	return *(*[2]byte)(unsafe.Pointer(&raw.Port)), errno
+}
+
+// port returns the port of the socket here, 0 if it has none.
+func (s *socket) port() uint16 {
+	port, _ := s.name(unix.SYS_GETSOCKNAME)
+	return uint16(port[0])<<8 | uint16(port[1])
+}
+
+// mode returns the mode that the kernel has given the connection.
+func (s *socket) mode() string {
+	local, errno := s.name(unix.SYS_GETSOCKNAME)
+	if errno != 0 {
 		return fmt.Sprintf("mode=unknown (getsockname: %v)", errno)
 	}
-	local := *(*[2]byte)(unsafe.Pointer(&raw.Port))
-	size = uint32(unsafe.Sizeof(raw))
-	if _, _, errno := unix.Syscall(unix.SYS_GETPEERNAME, uintptr(s.fd), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size))); errno != 0 {
+	remote, errno := s.name(unix.SYS_GETPEERNAME)
+	if errno != 0 {
 		return fmt.Sprintf("mode=unknown (getpeername: %v)", errno)
 	}
-	remote := *(*[2]byte)(unsafe.Pointer(&raw.Port))
 	mode, err := diagMode(local, remote)
 	if err != nil {
 		return fmt.Sprintf("mode=unknown (%v)", err)
