@@ -77,8 +77,8 @@ var mayImport = map[string][]string{
 	"internal/dissect":   {"wire/...", "internal/frame"}, // not core, not host: it must read any peer's bytes
 	// Not frame outside tests: it shows events, and sees no packets.
 	"internal/dissect/render": {"wire/...", "internal/dissect", "internal/frame", "internal/text"},
-	// No flags: packets or events in, package render's forms out.
-	"internal/dump":                {"internal/capture", "internal/control", "internal/dissect", "internal/dissect/render", "internal/survey", "internal/text", "internal/traceview"},
+	// Packets or events in, package render's forms out.
+	"internal/dump":                {"internal/capture", "internal/control", "internal/dissect", "internal/dissect/render", "internal/exit", "internal/survey", "internal/text", "internal/traceview"},
 	"internal/dissect/dissecttest": {"wire/...", "internal/frame"},
 	"internal/traceview":           {"wire/...", "internal/control", "internal/dissect", "internal/dissect/render"},
 	// The work of the verbs, apart from flags and output. Of these only bench knows a fabric, which

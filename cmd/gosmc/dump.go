@@ -5,43 +5,21 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gosmc/smc/internal/capture"
 	"github.com/gosmc/smc/internal/dissect"
-	"github.com/gosmc/smc/internal/dissect/render"
 	"github.com/gosmc/smc/internal/dump"
 	"github.com/gosmc/smc/internal/exit"
 )
 
 // dumpFlags are the flags of dump as they were given.
 type dumpFlags struct {
-	iface                   string
-	promiscuous             bool
-	read                    []string // files, as tcpdump and tshark take them
-	numeric, devices        bool
-	display                 string
-	verbose, hex            bool
-	json, flow, stats, list bool
-	ascii                   bool
-	html, write             string
-	addrs                   []string
-	ports                   []string
-	types                   []string
-	conns, linkGroups       []int
-	problems                bool
-	count                   uint64
-	time                    string
-	hosts                   hostFlags
-
-	filter     dissect.Filter
-	timeFormat render.TimeFormat
+	dump.Arguments
+	numeric bool
 }
 
 func newDumpCommand() *cobra.Command {
@@ -91,44 +69,44 @@ read, and the exit status is 1 at the end.`,
   sudo gosmc dump -i eth0 --write smc.pcapng -v
   gosmc dump --all
   gosmc dump --pid 4711 --cursors 1s --json | jq 'select(.event == "cursors") | .progress.window'`,
-		Args: func(_ *cobra.Command, args []string) error { return f.check(append(slices.Clone(f.read), args...)) },
+		Args: func(_ *cobra.Command, args []string) error { return f.Check(append(slices.Clone(f.Read), args...)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.devices {
+			if f.Devices {
 				return listInterfaces(cmd.OutOrStdout())
 			}
-			return f.run(cmd, append(slices.Clone(f.read), args...))
+			return f.run(cmd, append(slices.Clone(f.Read), args...))
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return []string{"pcap", "pcapng", "pcap.gz", "pcapng.gz", "cap"}, cobra.ShellCompDirectiveFilterFileExt
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&f.iface, "interface", "i", "", "capture on the interface `NAME`, or on all with \"any\", until interrupted")
-	flags.StringArrayVarP(&f.read, "read", "r", nil, "read this `FILE`, as one that is named without a flag")
-	flags.BoolVarP(&f.devices, "list-interfaces", "D", false, "list the interfaces that -i takes")
+	flags.StringVarP(&f.Interface, "interface", "i", "", "capture on the interface `NAME`, or on all with \"any\", until interrupted")
+	flags.StringArrayVarP(&f.Read, "read", "r", nil, "read this `FILE`, as one that is named without a flag")
+	flags.BoolVarP(&f.Devices, "list-interfaces", "D", false, "list the interfaces that -i takes")
 	flags.BoolVarP(&f.numeric, "numeric", "n", false, "no effect: addresses are numbers")
-	flags.StringVarP(&f.display, "display-filter", "Y", "", "not known here: filters of Wireshark are for tshark")
+	flags.StringVarP(&f.Display, "display-filter", "Y", "", "not known here: filters of Wireshark are for tshark")
 	flags.Lookup("display-filter").Hidden = true
-	flags.BoolVar(&f.promiscuous, "promiscuous", false, "with -i: also frames that are for other hosts")
-	flags.BoolVarP(&f.verbose, "verbose", "v", false, "show all fields of each message")
-	flags.BoolVarP(&f.hex, "hex", "x", false, "show the bytes of each message with the names of the fields")
-	flags.BoolVar(&f.json, "json", false, "print one JSON object for each message, or with --stats one in all")
-	flags.BoolVar(&f.flow, "flow", false, "draw ladder diagrams, after the end of the capture")
-	flags.BoolVar(&f.ascii, "ascii", false, "with --flow: draw with ASCII characters")
-	flags.BoolVar(&f.list, "list", false, "print a line for each connection, after the end of the capture")
-	flags.BoolVar(&f.stats, "stats", false, "print counts, after the end of the capture")
-	flags.StringVar(&f.html, "html", "", "write a page for a browser to `FILE`")
-	flags.StringVarP(&f.write, "write", "w", "", "write the selected packets to `FILE` as pcapng")
-	flags.StringSliceVar(&f.addrs, "addr", nil, "only messages from or to `ADDRESS`, or ADDRESS/BITS")
-	flags.StringSliceVar(&f.addrs, "host", nil, "the same as --addr `ADDRESS`")
-	flags.StringSliceVar(&f.ports, "port", nil, "only messages of connections from or to the TCP `PORT`")
-	flags.StringSliceVar(&f.types, "type", nil, "only messages of `TYPE`: a family such as clc, or a message such as add-link")
-	flags.IntSliceVar(&f.conns, "conn", nil, "only messages of the connection with this `NUMBER`")
-	flags.IntSliceVar(&f.linkGroups, "linkgroup", nil, "only messages of the link group with this `NUMBER` and its connections")
-	flags.BoolVar(&f.problems, "problems", false, "only messages with problems")
-	flags.Uint64VarP(&f.count, "count", "c", 0, "end after this `NUMBER` of messages")
-	flags.StringVar(&f.time, "time", "relative", "show times in this `FORMAT`: relative, absolute, delta or none")
-	f.hosts.register(flags)
+	flags.BoolVar(&f.Promiscuous, "promiscuous", false, "with -i: also frames that are for other hosts")
+	flags.BoolVarP(&f.Verbose, "verbose", "v", false, "show all fields of each message")
+	flags.BoolVarP(&f.Hex, "hex", "x", false, "show the bytes of each message with the names of the fields")
+	flags.BoolVar(&f.JSON, "json", false, "print one JSON object for each message, or with --stats one in all")
+	flags.BoolVar(&f.Flow, "flow", false, "draw ladder diagrams, after the end of the capture")
+	flags.BoolVar(&f.ASCII, "ascii", false, "with --flow: draw with ASCII characters")
+	flags.BoolVar(&f.List, "list", false, "print a line for each connection, after the end of the capture")
+	flags.BoolVar(&f.Stats, "stats", false, "print counts, after the end of the capture")
+	flags.StringVar(&f.HTML, "html", "", "write a page for a browser to `FILE`")
+	flags.StringVarP(&f.Write, "write", "w", "", "write the selected packets to `FILE` as pcapng")
+	flags.StringSliceVar(&f.Addrs, "addr", nil, "only messages from or to `ADDRESS`, or ADDRESS/BITS")
+	flags.StringSliceVar(&f.Addrs, "host", nil, "the same as --addr `ADDRESS`")
+	flags.StringSliceVar(&f.Ports, "port", nil, "only messages of connections from or to the TCP `PORT`")
+	flags.StringSliceVar(&f.Types, "type", nil, "only messages of `TYPE`: a family such as clc, or a message such as add-link")
+	flags.IntSliceVar(&f.Conns, "conn", nil, "only messages of the connection with this `NUMBER`")
+	flags.IntSliceVar(&f.LinkGroups, "linkgroup", nil, "only messages of the link group with this `NUMBER` and its connections")
+	flags.BoolVar(&f.Problems, "problems", false, "only messages with problems")
+	flags.Uint64VarP(&f.Count, "count", "c", 0, "end after this `NUMBER` of messages")
+	flags.StringVar(&f.Time, "time", "relative", "show times in this `FORMAT`: relative, absolute, delta or none")
+	registerHosts(flags, &f.Hosts)
 	completeDirs(cmd, "dir")
 	mustComplete(cmd, "pid", completeHosts(cmd, hostPID))
 	mustComplete(cmd, "name", completeHosts(cmd, hostName))
@@ -138,75 +116,9 @@ read, and the exit status is 1 at the end.`,
 		}
 	}
 	fixed("type", dissect.TypeWords()...)
-	fixed("time", timeFormatNames...)
+	fixed("time", dump.TimeNames...)
 	fixed("interface", append(interfaceNames(), capture.AnyInterface)...)
 	return cmd
-}
-
-var timeFormatNames = []string{"relative", "absolute", "delta", "none"}
-
-// check checks the command line as a whole, and makes the filter.
-func (f *dumpFlags) check(args []string) error {
-	stdout := 0
-	for _, used := range []bool{f.verbose || f.hex, f.json, f.flow, f.list, f.stats && !f.json, f.html == "-", f.write == "-"} {
-		if used {
-			stdout++
-		}
-	}
-	if err := f.hosts.check(f, args); err != nil {
-		return err
-	}
-	for i, a := range args {
-		if err := wordOfFilter(a, args[i+1:]); err != nil {
-			return err
-		}
-	}
-	switch {
-	case f.display != "":
-		return usagef("dump has filters of its own, as --port and --type; Wireshark's: tshark -r FILE -Y smc")
-	case f.devices && (len(args) > 0 || f.iface != "" || f.hosts.used()):
-		return usagef("-D shows interfaces, and reads nothing")
-	case f.devices:
-		return nil
-	case len(args) == 0 && f.iface == "" && !f.hosts.used():
-		return usagef(`nothing to read: name a capture file, "-" for standard input, an interface with -i, or a process with --pid`)
-	case len(args) > 0 && f.iface != "":
-		return usagef("files and -i exclude each other")
-	case len(args) > capture.MaxSources:
-		return usagef("%d files: at most %d can be merged", len(args), capture.MaxSources)
-	case stdout > 1:
-		return usagef(`only one of -v or -x, --json, --flow, --list, --stats, --html - and --write - can be printed`)
-	case f.ascii && !f.flow:
-		return usagef("--ascii needs --flow")
-	case f.promiscuous && f.iface == "":
-		return usagef("--promiscuous needs -i")
-	}
-	stdins := 0
-	for _, a := range args {
-		if a == "-" {
-			stdins++
-		}
-	}
-	if stdins > 1 {
-		return usagef("standard input can be read once")
-	}
-	return f.makeFilter()
-}
-
-// wordOfFilter is the error for an argument that is a word of a capture filter, and no file.
-func wordOfFilter(word string, rest []string) error {
-	flag := map[string]string{"port": "--port", "host": "--host", "net": "--addr", "src": "--host", "dst": "--host", "tcp": "--type", "type": "--type"}[word]
-	if flag == "" {
-		return nil
-	}
-	if _, err := os.Stat(word); err == nil {
-		return nil
-	}
-	value := map[string]string{"--port": "PORT", "--host": "ADDRESS", "--addr": "ADDRESS/BITS", "--type": "TYPE"}[flag]
-	if len(rest) > 0 && word != "tcp" {
-		value = rest[0]
-	}
-	return usagef("there is no file %q; did you mean %s %s?", word, flag, value)
 }
 
 // listInterfaces prints the names that -i takes.
@@ -219,69 +131,14 @@ func listInterfaces(w io.Writer) error {
 	return nil
 }
 
-func (f *dumpFlags) makeFilter() error {
-	f.filter = dissect.Filter{Conns: f.conns, LinkGroups: f.linkGroups, Problems: f.problems}
-	for _, text := range f.addrs {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			a, errAddr := netip.ParseAddr(text)
-			if errAddr != nil {
-				return usagef("address %q: want an IP address, with /BITS for a network", text)
-			}
-			p = netip.PrefixFrom(a, a.BitLen())
-		}
-		f.filter.Addrs = append(f.filter.Addrs, p.Masked())
-	}
-	for _, text := range f.ports {
-		n, err := strconv.ParseUint(text, 10, 16)
-		if err != nil {
-			return usagef("port %q: want a number up to 65535", text)
-		}
-		f.filter.Ports = append(f.filter.Ports, uint16(n))
-	}
-	for _, text := range f.types {
-		t, err := dissect.ParseType(text)
-		if err != nil {
-			return exit.With(exit.Usage, err)
-		}
-		f.filter.Types = append(f.filter.Types, t)
-	}
-	for _, n := range append(append([]int{}, f.conns...), f.linkGroups...) {
-		if n < 1 {
-			return usagef("connections and link groups are numbered from 1, there is no %d", n)
-		}
-	}
-	switch f.time {
-	case "relative":
-		f.timeFormat = render.TimeRelative
-	case "absolute":
-		f.timeFormat = render.TimeAbsolute
-	case "delta":
-		f.timeFormat = render.TimeDelta
-	case "none":
-		f.timeFormat = render.TimeNone
-	default:
-		return usagef("--time %q: want %s", f.time, strings.Join(timeFormatNames, ", "))
-	}
-	return nil
-}
-
-// options are the options of a dump of any kind.
-func (f *dumpFlags) options(cmd *cobra.Command) dump.Options {
-	return dump.Options{
-		Filter: f.filter, Time: f.timeFormat, Verbose: f.verbose, Hex: f.hex, JSON: f.json, Count: f.count,
-		Stdout: cmd.OutOrStdout(),
-		Note:   func(text string) { cmd.PrintErrln("gosmc:", printable(text)) },
-	}
-}
-
 // run carries out the dump, and gives errors their exit codes.
 func (f *dumpFlags) run(cmd *cobra.Command, files []string) error {
+	o := f.Options(cmd.OutOrStdout(), func(text string) { cmd.PrintErrln("gosmc:", printable(text)) })
 	var err error
-	if f.hosts.used() {
-		err = dump.Hosts(cmd.Context(), f.hosts.options(f.options(cmd)))
+	if f.Hosts.Used() {
+		err = dump.Hosts(cmd.Context(), f.Hosts.Options(o))
 	} else {
-		err = dump.Packets(cmd.Context(), f.packets(cmd, files))
+		err = dump.Packets(cmd.Context(), f.packets(cmd, o, files))
 	}
 	if _, ok := errors.AsType[*dump.ProblemsError](err); ok {
 		return exit.With(exit.Problems, err)
@@ -294,16 +151,10 @@ func (f *dumpFlags) run(cmd *cobra.Command, files []string) error {
 
 // packets are the options of a dump of files or of an interface. Progress is shown on a terminal,
 // unless messages go there as well.
-func (f *dumpFlags) packets(cmd *cobra.Command, files []string) *dump.PacketOptions {
-	o := &dump.PacketOptions{
-		Options: f.options(cmd), Files: files, Interface: f.iface, Promiscuous: f.promiscuous,
-		Flow: f.flow, ASCII: f.ascii, Stats: f.stats, HTML: f.html, Write: f.write,
-		Terminal: isTerminal(cmd.OutOrStdout()),
-	}
-	if f.list {
-		o.List = writeConnList
-	}
-	if f.iface == "" && isTerminal(cmd.ErrOrStderr()) && !(o.Lines() && o.Terminal) {
+func (f *dumpFlags) packets(cmd *cobra.Command, options dump.Options, files []string) *dump.PacketOptions {
+	o := f.Packets(options, files)
+	o.Terminal = isTerminal(cmd.OutOrStdout())
+	if f.Interface == "" && isTerminal(cmd.ErrOrStderr()) && !(o.Lines() && o.Terminal) {
 		p := newProgress(cmd.ErrOrStderr(), false)
 		o.Progress = func(line string) {
 			if line == "" {
@@ -314,6 +165,16 @@ func (f *dumpFlags) packets(cmd *cobra.Command, files []string) *dump.PacketOpti
 		}
 	}
 	return o
+}
+
+// registerHosts registers the flags that choose running programs.
+func registerHosts(flags *pflag.FlagSet, f *dump.HostArguments) {
+	flags.IntVar(&f.PID, "pid", 0, "show the messages of the running process `PID`")
+	flags.StringVar(&f.Name, "name", "", "show those of the hosts of a `NAME`, as ss shows it: a command, or PID/COMMAND")
+	flags.BoolVar(&f.All, "all", false, "show those of all running hosts, also of such as start later")
+	flags.StringVar(&f.Dir, "dir", "", "with --pid, --name, --all: look in the run directory `DIR` only")
+	flags.DurationVar(&f.Cursors, "cursors", 0, "with them: also the cursors of each SMC connection, every `INTERVAL`")
+	flags.IntVar(&f.History, "history", dump.DefaultHistory, "with them: begin with at most this `NUMBER` of events from before")
 }
 
 // interfaceNames returns the names of the interfaces of this machine.

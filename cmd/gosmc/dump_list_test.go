@@ -27,7 +27,7 @@ func TestDumpList(t *testing.T) {
 func TestDumpListOmitted(t *testing.T) {
 	l := &dump.ConnList{Conns: []dump.ListedConn{{Conn: &dissect.Conn{ID: 65536}, Problems: 2}}, Omitted: 10}
 	var b strings.Builder
-	if err := writeConnList(&b, l); err != nil || !strings.Contains(b.String(), "c65536 ") || !strings.Contains(b.String(), "10 more connections at least") {
+	if err := l.Write(&b); err != nil || !strings.Contains(b.String(), "c65536 ") || !strings.Contains(b.String(), "10 more connections at least") {
 		t.Errorf("the list is %v\n%s", err, b.String())
 	}
 }

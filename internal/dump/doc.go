@@ -2,7 +2,8 @@
 // dissect make messages of the packets, and writes those that a filter chooses. [Hosts] does so with
 // the events of running programs. Package render has the forms in which messages are written.
 //
-// The package knows no flags. A caller gives [Options], standard output, and a function for notes.
+// [Arguments] are the command line of the verb, whose flags it registers. They are checked here and
+// made into [Options]. A caller gives standard output, and a function for notes.
 package dump
 
 import (

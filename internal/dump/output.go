@@ -91,7 +91,7 @@ func (o *output) begin(start time.Time) {
 	o.begun = true
 	o.print.lines.Start = start
 	conns, groups := o.Filter.Conns, o.Filter.LinkGroups
-	if o.List != nil {
+	if o.List {
 		o.conns = newConnList(conns, groups)
 	}
 	if o.Flow {
@@ -147,7 +147,7 @@ func (o *output) close(s *dissect.Summary, c *render.CaptureStats) error {
 		}
 	}
 	if o.conns != nil {
-		do(func() error { return o.List(o.std, o.conns.result()) })
+		do(func() error { return o.conns.result().Write(o.std) })
 	}
 	if o.flow != nil {
 		do(func() error { return o.flow.Write(o.std) })

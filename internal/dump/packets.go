@@ -27,12 +27,12 @@ type PacketOptions struct {
 	Interface   string   // is captured on until ctx ends, in place of Files
 	Promiscuous bool     // with Interface: also frames for other hosts
 
-	Flow  bool                             // ladder diagrams at the end
-	ASCII bool                             // with Flow: with ASCII characters
-	List  func(io.Writer, *ConnList) error // writes the list of connections at the end; nil: there is none
-	Stats bool                             // counts at the end; with JSON as one object
-	HTML  string                           // the file for a page, or "-"; empty: none
-	Write string                           // the file for the selected packets as pcapng, or "-"; empty: none
+	Flow  bool   // ladder diagrams at the end
+	ASCII bool   // with Flow: with ASCII characters
+	List  bool   // a line for each connection at the end
+	Stats bool   // counts at the end; with JSON as one object
+	HTML  string // the file for a page, or "-"; empty: none
+	Write string // the file for the selected packets as pcapng, or "-"; empty: none
 
 	Terminal bool // Stdout is a terminal, to which packets are not written
 	// Progress shows a line about how far the files are read, and clears it for the empty string. It
@@ -45,7 +45,7 @@ func (o *PacketOptions) Lines() bool {
 	if o.Verbose || o.Hex || o.JSON && !o.Stats {
 		return true
 	}
-	return !o.Flow && o.List == nil && !o.Stats && o.HTML == "" && o.Write == ""
+	return !o.Flow && !o.List && !o.Stats && o.HTML == "" && o.Write == ""
 }
 
 // Packets carries out a dump of files or of an interface. It returns at the end of the input, after
