@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"internal/introduce": {"wire", "internal/dispose"}, // two processes by their sockets, and of no connection beyond
 	"internal/attempts":  {"wire/clc"},                 // of one dial, beside TCP
 	// The privileged helper of those that use SMC. Not host: it serves any process. Of rdma only the answers for ports without a process; a device only in tests.
-	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/dispose", "internal/introduce", "internal/port", "internal/rdma"},
+	"internal/agent":     {"wire", "wire/roce", "bpf", "internal/dispose", "internal/introduce", "internal/port", "internal/rdma", "internal/exit", "internal/text"},
 	"internal/sockdiag":  {},                                                                             // sockets of the kernel, of no program
 	"internal/rundir":    {"internal/user"},                                                              // files and directories
 	"internal/admission": {"internal/rundir"},                                                            // a file, of no connection

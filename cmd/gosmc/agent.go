@@ -1,24 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"os/user"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/agent"
-	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/metrics"
 	"github.com/gosmc/smc/internal/port"
 )
@@ -116,11 +110,11 @@ func defaultAgentSocket() string {
 }
 
 func (f *agentFlags) serve(cmd *cobra.Command) error {
-	policy, err := f.policy()
+	policy, err := agent.ParsePolicy(f.users, f.groups, f.everyone)
 	if err != nil {
 		return err
 	}
-	users, err := f.introduced()
+	users, err := agent.ParseIntroduced(f.introduce)
 	if err != nil {
 		return err
 	}
@@ -152,89 +146,6 @@ func (f *agentFlags) serve(cmd *cobra.Command) error {
 	})
 }
 
-// policy looks names of users and groups up.
-func (f *agentFlags) policy() (agent.Policy, error) {
-	p := agent.Policy{Everyone: f.everyone}
-	for _, name := range f.users {
-		id, err := userID(name)
-		if err != nil {
-			return p, usagef("--user %q: %w", name, err)
-		}
-		p.Users = append(p.Users, id)
-	}
-	for _, name := range f.groups {
-		id, err := groupID(name)
-		if err != nil {
-			return p, usagef("--group %q: %w", name, err)
-		}
-		p.Groups = append(p.Groups, id)
-	}
-	return p, nil
-}
-
-// introduced is the policy of --introduce.
-func (f *agentFlags) introduced() (*introduce.Users, error) {
-	u := &introduce.Users{Mode: introduce.ModeList}
-	for _, name := range f.introduce {
-		group, isGroup := strings.CutPrefix(name, "@")
-		var err error
-		var id uint32
-		switch {
-		case name == "any":
-			u.Mode = introduce.ModeAny
-		case name == "same":
-			u.Mode = introduce.ModeSame
-		case isGroup:
-			id, err = groupID(group)
-			u.Groups = append(u.Groups, id)
-		default:
-			id, err = userID(name)
-			u.Users = append(u.Users, id)
-		}
-		if err != nil {
-			return nil, usagef("--introduce %q: %w", name, err)
-		}
-	}
-	if u.Mode != introduce.ModeList && len(f.introduce) > 1 {
-		return nil, usagef("--introduce: any and same stand alone")
-	}
-	return u, nil
-}
-
-func userID(name string) (uint32, error) {
-	return idOf(name, func() (string, error) {
-		u, err := user.Lookup(name)
-		if err != nil {
-			return "", err
-		}
-		return u.Uid, nil
-	})
-}
-
-func groupID(name string) (uint32, error) {
-	return idOf(name, func() (string, error) {
-		g, err := user.LookupGroup(name)
-		if err != nil {
-			return "", err
-		}
-		return g.Gid, nil
-	})
-}
-
-// idOf is the number that name is, or stands for.
-func idOf(name string, lookup func() (string, error)) (uint32, error) {
-	n, err := strconv.ParseUint(name, 10, 32)
-	if err == nil {
-		return uint32(n), nil
-	}
-	number, err := lookup()
-	if err != nil {
-		return 0, err
-	}
-	n, err = strconv.ParseUint(number, 10, 32)
-	return uint32(n), err
-}
-
 func (f *agentFlags) runDetach(cmd *cobra.Command) error {
 	if _, err := os.Stat(f.pins); errors.Is(err, os.ErrNotExist) {
 		return nil // nothing was ever attached
@@ -259,7 +170,7 @@ func (f *agentFlags) showStatus(cmd *cobra.Command) error {
 	if f.json {
 		return writeJSON(cmd.OutOrStdout(), r)
 	}
-	return r.write(cmd.OutOrStdout())
+	return r.Write(cmd.OutOrStdout())
 }
 
 func agentError(socket string, err error) error {
@@ -267,86 +178,4 @@ func agentError(socket string, err error) error {
 		return err
 	}
 	return fmt.Errorf("%s: %w", socket, err)
-}
-
-// write prints the report for people.
-func (r *agentReport) write(w io.Writer) error {
-	t := table{Columns: []column{{}, {}}}
-	t.Add("agent", fmt.Sprintf("process %d, since %s", r.PID, r.Started.Format(time.DateTime)))
-	t.Add("socket", printable(r.Socket))
-	t.Add("pins", printable(r.Pins))
-	switch o := &r.Option; {
-	case !o.Enabled:
-		t.Add("TCP option 254", "not its task")
-	case !o.Attached:
-		t.Add("TCP option 254", "detached")
-	default:
-		c := &o.Counters
-		t.Add("TCP option 254", "attached to "+printable(o.Cgroup))
-		t.Add("  SYN", listCounts(
-			count{c.SYNSent, "with it"}, count{c.SYNNoRoom, "without room"}, count{c.SYNFastOpen, "with Fast Open"}, count{c.SYNSigned, "with MD5 or AO"}))
-		t.Add("  SYN-ACK", listCounts(
-			count{c.SYNACKSent, "with it"}, count{c.SYNACKCookie, "with a cookie"}, count{c.SYNACKNoRoom, "without room"}, count{c.SYNACKExcluded, "excluded by another option"}))
-		t.Add("  clients", listCounts(count{c.ClientBoth, "answered"}, count{c.ClientAlone, "not answered"}))
-		t.Add("  servers", listCounts(count{c.ServerBoth, "asked"}, count{c.ServerAlone, "not asked"}))
-		if c.ListenersFull > 0 {
-			t.Add("  listeners", fmt.Sprintf("%d too many", c.ListenersFull))
-		}
-	}
-	if p := &r.Pairing; p.Enabled {
-		c := &p.Counters
-		t.Add("pairing", listCounts(count{c.SYNSent, "tokens on SYNs"}, count{c.SYNACKSent, "on SYN-ACKs"}))
-		t.Add("  clients", listCounts(count{c.ClientPaired, "paired"}, count{c.ClientUnpaired, "not paired"}))
-		t.Add("  servers", listCounts(count{c.ServerPaired, "paired"}, count{c.ServerUnpaired, "not paired"}))
-		t.Add("  namespaces", listCounts(count{c.Reports, "reports"}, count{c.ReportsLost, "lost"}))
-	} else {
-		t.Add("pairing", "no: "+printable(p.Reason))
-	}
-	if i := &r.Introductions; i.Enabled {
-		t.Add("introductions", listCounts(count{i.Introduced, "made"}, count{i.Users, "refused by a policy of users"}, count{i.Busy, "refused by a quota"}, count{i.Unfit, "unfit"}))
-		t.Add("  programs", fmt.Sprintf("%d connected, in %d network namespaces", i.Clients, i.Namespaces))
-	} else {
-		t.Add("introductions", "no: "+printable(cmp.Or(i.Why, "not its task")))
-	}
-	t.Add("requests", listCounts(count{r.Served.Granted, "granted"}, count{r.Served.Refused, "refused"}, count{r.Served.Unfit, "unfit"}))
-	for _, v := range r.Vacant {
-		t.Add("port "+printable(v.Address), fmt.Sprintf("without process; queue pairs that send to it are answered until %s, %s", v.Until.Format(time.TimeOnly), listCounts(count{v.Answers, "answers"})))
-	}
-	if err := t.Write(w); err != nil {
-		return err
-	}
-	if len(r.Ports) == 0 {
-		return nil
-	}
-	ports := table{Columns: []column{{Title: "Shared port"}, {Title: "Netns", Right: true}, {Title: "First QPN"}, {Title: "QPNs", Right: true}, {Title: "PID", Right: true}, {Title: "UID", Right: true}}}
-	for _, p := range r.Ports {
-		for _, s := range p.Sockets {
-			pid, uid := "n/a", "n/a"
-			if s.Process != 0 {
-				pid, uid = strconv.Itoa(int(s.Process)), strconv.Itoa(int(s.User))
-			}
-			ports.Add(printable(p.Address), strconv.FormatUint(p.Namespace, 10), fmt.Sprintf("%#08x", s.FirstQPN), strconv.Itoa(int(s.QPNs)), pid, uid)
-		}
-	}
-	if _, err := io.WriteString(w, "\n"); err != nil {
-		return err
-	}
-	return ports.Write(w)
-}
-
-// A count is a number of things.
-type count struct {
-	n    uint64
-	what string
-}
-
-// listCounts lists the first of counts and those that are not zero.
-func listCounts(counts ...count) string {
-	var parts []string
-	for i, c := range counts {
-		if i == 0 || c.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
-		}
-	}
-	return strings.Join(parts, ", ")
 }
