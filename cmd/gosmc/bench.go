@@ -75,8 +75,8 @@ look at the load average in the heading.`,
 				plan = bench.Quick
 			}
 			p := newProgress(cmd.ErrOrStderr(), asJSON)
-			r, err := bench.Run(cmd.Context(), chosen, plan, p.show)
-			p.done()
+			r, err := bench.Run(cmd.Context(), chosen, plan, p.Show)
+			p.Done()
 			if err != nil {
 				return err
 			}

@@ -65,9 +65,9 @@ func runDemo(cmd *cobra.Command, o demo.Options, asJSON bool) error {
 			formatBytes(need), formatBytes(free))
 	}
 	p := newProgress(cmd.ErrOrStderr(), asJSON)
-	o.Show = p.show
+	o.Show = p.Show
 	r, err := demo.Run(cmd.Context(), o)
-	p.done()
+	p.Done()
 	if err != nil {
 		return err
 	}

@@ -158,9 +158,9 @@ func (f *dumpFlags) packets(cmd *cobra.Command, options dump.Options, files []st
 		p := newProgress(cmd.ErrOrStderr(), false)
 		o.Progress = func(line string) {
 			if line == "" {
-				p.done()
+				p.Done()
 			} else {
-				p.show("%s", line)
+				p.Show("%s", line)
 			}
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/exit"
+	"github.com/gosmc/smc/internal/terminal"
 	"github.com/gosmc/smc/internal/text"
 	"github.com/gosmc/smc/internal/usage"
 )
@@ -52,7 +53,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root := newRootCommand()
 	root.SetArgs(usage.TwoDashes(root, args))
 	root.SetIn(stdin)
-	out := &output{w: stdout}
+	out := terminal.NewOutput(stdout)
 	root.SetOut(out)
 	root.SetErr(stderr)
 	usage.AddCompletion(root)
@@ -68,7 +69,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = usage.UnknownVerb(root, root.Flags().Arg(0))
 	}
 	if err == nil {
-		err = out.failure() // of help, which does not look
+		err = out.Failure() // of help, which does not look
 	}
 	if err == nil {
 		return exitOK

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"strings"
-	"testing"
-)
+import "testing"
 
 func TestCutAddress(t *testing.T) {
 	for _, tt := range []struct {
@@ -21,15 +18,5 @@ func TestCutAddress(t *testing.T) {
 		if got := cutAddress(tt.addr, tt.width); got != tt.want {
 			t.Errorf("cutAddress(%q, %d) = %q, want %q", tt.addr, tt.width, got, tt.want)
 		}
-	}
-}
-
-func TestProgressIsQuietWithoutTerminal(t *testing.T) {
-	var b strings.Builder
-	p := newProgress(&b, false)
-	p.show("round %d", 1)
-	p.done()
-	if b.String() != "" {
-		t.Errorf("progress wrote %q to something that is no terminal, want nothing", b.String())
 	}
 }
