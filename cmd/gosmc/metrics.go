@@ -150,7 +150,7 @@ func (f *metricsFlags) run(cmd *cobra.Command) error {
 // that nobody uses it.
 func (f *metricsFlags) missing() error {
 	if e := survey.Missing(f.dir); e != nil {
-		return &missingError{e.Path, e.Text}
+		return &survey.MissingError{Path: e.Path, Text: e.Text}
 	}
 	return nil
 }

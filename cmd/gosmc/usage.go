@@ -13,6 +13,7 @@ var (
 	completeFlag = usage.CompleteFlag
 	completeDirs = usage.CompleteDirs
 	mustComplete = usage.MustComplete
+	repeat       = usage.Repeat
 )
 
 // usagef makes the error for a command line that is not understood.
