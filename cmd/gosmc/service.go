@@ -177,13 +177,8 @@ func (f *serviceFlags) enable(cmd *cobra.Command, text string) error {
 	}
 	name = p.Unit.Name
 	out := cmd.OutOrStdout()
-	fmt.Fprintf(out, "%s:\n\n", s.Outside(p.Path))
-	for line := range strings.Lines(p.Text) {
-		fmt.Fprintf(out, "    %s\n", printable(strings.TrimSuffix(line, "\n")))
-	}
-	fmt.Fprintln(out)
-	for _, note := range p.Notes {
-		fmt.Fprintln(out, "Note:", printable(note))
+	if err := s.WritePlan(out, p); err != nil {
+		return err
 	}
 	if f.dryRun {
 		return nil
@@ -204,18 +199,9 @@ func (f *serviceFlags) enable(cmd *cobra.Command, text string) error {
 		return err
 	}
 	if p.User != "" {
-		fmt.Fprintf(out, "Clients: programs of the user %s under 'gosmc run'%s.\n", printable(p.User), clientDir(p.Dir))
+		fmt.Fprintf(out, "Clients: programs of the user %s under 'gosmc run'%s.\n", printable(p.User), p.ClientDir())
 	}
 	return nil
-}
-
-// clientDir names the setting that clients need besides, for a run directory that is not their
-// default.
-func clientDir(dir string) string {
-	if dir == "/run/gosmc" {
-		return ""
-	}
-	return ", with GOSMC_DIR=" + printable(dir)
 }
 
 // confirmed asks.
@@ -280,11 +266,7 @@ func (f *serviceFlags) list(cmd *cobra.Command) error {
 	if f.json {
 		return writeJSON(cmd.OutOrStdout(), r)
 	}
-	table := table{Columns: []column{{Title: "Service"}, {Title: "State"}, {Title: "Running"}, {Title: "Run directory"}, {Title: "File"}, {}}}
-	for _, s := range r.Services {
-		table.Add(printable(strings.TrimSuffix(s.Unit, ".service")), s.State, orNA(s.Running), orNA(s.Dir), printable(s.File), printable(s.Why))
-	}
-	return table.Write(cmd.OutOrStdout())
+	return service.WriteStatuses(cmd.OutOrStdout(), r.Services)
 }
 
 // completeUnits completes the names of services: of all, or of those that have a drop-in.
