@@ -204,6 +204,9 @@ func takeSnapshot(ctx context.Context, dir string) metrics.Snapshot {
 	s.Connections = r.Connections
 	s.Programs = doctor.Programs(inspect.Processes(), dir)
 	s.Agent = askAgent(ctx)
+	if dir == "" {
+		s.AddKernel()
+	}
 	s.Took = time.Since(start)
 	return s
 }

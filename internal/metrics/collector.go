@@ -20,6 +20,7 @@ type Snapshot struct {
 	Connections []inventory.Conn  // that there are
 	Programs    []inspect.Process // of 'gosmc run'
 	Agent       *AgentStatus      // nil: no agent answers
+	Kernel      *Kernel           // nil: the kernel has no SMC
 	Version     string            // of this program
 	Took        time.Duration     // for asking
 }
@@ -39,6 +40,7 @@ type Collector struct {
 	mu       sync.Mutex
 	hosts    map[hostKey]*hostCounters
 	rest     counters // of hosts that are not in hosts any more
+	kernel   counters // of the kernel's SMC
 	turn     uint64   // of the last snapshot
 	families []Family
 	made     time.Time // when families were; zero: never
@@ -59,7 +61,9 @@ type hostCounters struct {
 
 // New returns a collector that gets its snapshots from take.
 func New(take func(context.Context) Snapshot) *Collector {
-	return &Collector{take: take, most: maxHosts, hosts: make(map[hostKey]*hostCounters), rest: make(counters)}
+	return &Collector{
+		take: take, most: maxHosts, hosts: make(map[hostKey]*hostCounters), rest: make(counters), kernel: make(counters),
+	}
 }
 
 // Text returns the metrics in a format. The error is that of the context.
@@ -108,6 +112,10 @@ func (c *Collector) collect(s *Snapshot) []Family {
 	for _, h := range c.hosts {
 		total.add(h.counters)
 	}
+	if s.Kernel != nil {
+		c.kernel.grow(s.Kernel.counters())
+	}
+	total.add(c.kernel)
 	return append(countedFamilies(total), gauges(s)...)
 }
 
@@ -125,10 +133,12 @@ func (c *Collector) forget() {
 	}
 }
 
-// A series is one counter: the index of its family, and the values of its labels in order.
+// A series is one counter: the index of its family, and the values of its labels in order. The label
+// source is for the kernel's SMC, and empty for hosts.
 type series struct {
 	family int
 	labels [2]string
+	source string
 }
 
 // counters has the values of series. A counter of a host only grows; one that reports less is not

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/run/inspect"
+	"github.com/gosmc/smc/internal/sockdiag"
 	"github.com/gosmc/smc/internal/survey"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -186,6 +188,55 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("family %+v", f)
 		}
 		seen[name] = true
+	}
+}
+
+// TestKernel has the counters of the kernel's SMC beside those of hosts, and not in them. Codes that
+// the catalogue does not have are one series, and the sums do not become less when SMC is loaded anew.
+func TestKernel(t *testing.T) {
+	k := &Kernel{
+		Stats: sockdiag.SMCStats{
+			SMCR:         sockdiag.SMCTech{Client: 3, Server: 4, In: 5, Out: 6, PeerFull: 7},
+			ClientErrors: 1, ServerErrors: 2, ClientFallbacks: 8, ServerFallbacks: 9,
+			Reasons: []sockdiag.SMCReason{{Code: 0x03010000, Count: 2}, {Server: true, Code: 0x77, Count: 3}, {Server: true, Code: 0x78, Count: 4}},
+		},
+		Sockets: []sockdiag.SMCSocket{
+			{State: sockdiag.TCPListen}, {State: sockdiag.TCPEstablished, Peer: netip.MustParseAddrPort("192.0.2.1:1")},
+			{Peer: netip.MustParseAddrPort("192.0.2.1:1"), Mode: 200},
+		},
+	}
+	c := New(nil)
+	s := Snapshot{Answers: survey.Answers{Hosts: []control.Status{host(1, 10)}}, Kernel: k}
+	c.collect(&s)
+	s.Kernel = &Kernel{}
+	text := string(Append(nil, c.collect(&s), Prometheus))
+	for series, want := range map[string]string{
+		smcdServer: "5",
+		`smc_connections_total{mode="SMC-R",role="client",source="kernel"}`:        "3",
+		`smc_connections_total{mode="SMC-R",role="server",source="kernel"}`:        "4",
+		`smc_connections_total{mode="SMC-D",role="server",source="kernel"}`:        "0",
+		`smc_connections_total{mode="TCP",role="server",source="kernel"}`:          "9",
+		`smc_connection_bytes_total{mode="SMC-R",direction="out",source="kernel"}`: "6",
+		`smc_fallbacks_total{code="0x03010000",side="client",source="kernel"}`:     "2",
+		`smc_fallbacks_total{code="other",side="server",source="kernel"}`:          "7",
+		`smc_handshakes_total{result="ok",source="kernel"}`:                        "7",
+		`smc_handshakes_total{result="failed",source="kernel"}`:                    "3",
+		`smc_buffer_full_total{source="kernel"}`:                                   "7",
+		`smc_buffer_full_total`:                                                    "0",
+		`smc_connections_open{mode="SMC-R",role="other",source="kernel"}`:          "0", // of the last snapshot
+	} {
+		if got := value(text, series); got != want {
+			t.Errorf("%s is %q, want %s", series, got, want)
+		}
+	}
+	s.Kernel = k
+	text = string(Append(nil, c.collect(&s), Prometheus))
+	if got := value(text, `smc_connections_open{mode="SMC-R",role="other",source="kernel"}`); got != "1" {
+		t.Errorf("%s connections are open, want 1", got)
+	}
+	s.Kernel = nil
+	if text := string(Append(nil, New(nil).collect(&s), Prometheus)); strings.Contains(text, "kernel") {
+		t.Errorf("a kernel without SMC has series:\n%s", text)
 	}
 }
 

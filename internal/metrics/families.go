@@ -120,11 +120,11 @@ func alwaysThere() counters {
 	k := countersOf(&control.StatusCounters{})
 	for _, mode := range modeLabels {
 		for _, role := range []string{"client", "server"} {
-			k[series{famConnections, [2]string{mode, role}}] = 0
+			k[series{family: famConnections, labels: [2]string{mode, role}}] = 0
 		}
 	}
 	for _, what := range endLabels {
-		k[series{famEnds, [2]string{what}}] = 0
+		k[series{family: famEnds, labels: [2]string{what}}] = 0
 	}
 	return k
 }
@@ -147,12 +147,18 @@ func countedFamilies(total counters) []Family {
 		}
 		f := Family{Name: d.name, Kind: counter, Help: d.help}
 		slices.SortFunc(byFamily[i], func(a, b series) int {
-			return cmp.Or(cmp.Compare(a.labels[0], b.labels[0]), cmp.Compare(a.labels[1], b.labels[1]))
+			return cmp.Or(
+				cmp.Compare(a.source, b.source),
+				cmp.Compare(a.labels[0], b.labels[0]), cmp.Compare(a.labels[1], b.labels[1]),
+			)
 		})
 		for _, s := range byFamily[i] {
 			var labels []string
 			for j, name := range d.labels {
 				labels = append(labels, name, s.labels[j])
+			}
+			if s.source != "" {
+				labels = append(labels, "source", s.source)
 			}
 			f.add(formatCount(total[s]), labels...)
 		}
@@ -171,7 +177,7 @@ func handshakeSeconds(total counters) Family {
 	}
 	counts := make([]uint64, len(bounds)+1)
 	for i := range counts {
-		counts[i] = total[series{famHandshakeBuckets, [2]string{strconv.Itoa(i)}}]
+		counts[i] = total[series{family: famHandshakeBuckets, labels: [2]string{strconv.Itoa(i)}}]
 	}
 	f.addHistogram(bounds, counts, float64(total[series{family: famHandshakeSum}])/1e9)
 	return f
@@ -275,9 +281,13 @@ func gauges(s *Snapshot) []Family {
 	if s.Agent != nil {
 		agent, ports = 1, float64(s.Agent.Ports)
 	}
+	open := connections.family("smc_connections_open",
+		"Ends of connections that there are; a connection within the machine has two.", "mode", "role")
+	if s.Kernel != nil {
+		s.Kernel.addOpen(&open)
+	}
 	return []Family{
-		info,
-		connections.family("smc_connections_open", "Ends of connections that there are; a connection within the machine has two.", "mode", "role"),
+		info, open,
 		groups.family("smc_link_groups", "Link groups that there are.", "mode"),
 		links.family("smc_link_state", "Links of SMC-R in each state.", "state"),
 		one("smc_rmb_bytes", "Memory of the receive buffers of SMC-R.", rmbs),

@@ -130,7 +130,8 @@ func parseSMC(msg []byte) (s SMCSocket, ok bool) {
 			// Cursors are in messages of the peer ("received") and of ours ("sent"): each has the
 			// producer cursor of its sender's data, and the consumer cursor of the other direction.
 			s.RecvQ = between(v[16:], v[40:], u32(8))
-			s.SendQ = between(v[32:], v[24:], u32(12)) + between(v[52:], v[60:], u32(4)) // and those not yet sent
+			unsent := between(v[52:], v[60:], u32(4))
+			s.SendQ = between(v[32:], v[24:], u32(12)) + unsent
 		case kind == smcLGRInfo && len(v) > 0:
 			s.Link = v[0]
 		case kind == smcFallback && len(v) >= smcReasonLen:
