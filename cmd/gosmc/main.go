@@ -51,7 +51,7 @@ func main() {
 // run carries out one command line and returns the exit code. When ctx ends the verb does.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand()
-	root.SetArgs(usage.TwoDashes(root, args))
+	root.SetArgs(usage.TwoDashes(root, usage.VerbFirst(root, args)))
 	root.SetIn(stdin)
 	out := terminal.NewOutput(stdout)
 	root.SetOut(out)

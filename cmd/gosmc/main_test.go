@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 var update = flag.Bool("update", false, "rewrite the files in testdata")
@@ -312,5 +313,41 @@ func TestInterrupted(t *testing.T) {
 	code := run(ctx, []string{"demo", "--size", "1MiB"}, strings.NewReader(""), io.Discard, &stderr)
 	if code != exitFailure || stderr.String() != "gosmc: interrupted\n" {
 		t.Errorf("interrupted demo = %d, %q, want 1 and gosmc: interrupted", code, stderr.String())
+	}
+}
+
+// TestVerbFirst has flags before their verb mean the same as behind it. Words that are not the verb's
+// flags stay, and the error names the order.
+func TestVerbFirst(t *testing.T) {
+	root := newRootCommand()
+	for args, want := range map[string]string{
+		"-json ss":                 "ss -json",
+		"--json ss -a":             "ss --json -a",
+		"--dir ss ss":              "ss --dir ss", // a value that is like a verb
+		"--dir /tmp -a ss state x": "ss --dir /tmp -a state x",
+		"--dir=/tmp ss":            "ss --dir=/tmp",
+		"-tnp ss":                  "ss -tnp",
+		"--json config show":       "config show --json",
+		"--require run ss --frob":  "run --require ss --frob",
+		"-n 3 top":                 "top -n 3",
+		"ss --json":                "ss --json",
+		"--frob ss":                "--frob ss",
+		"-json go build":           "-json go build", // whose flags are another program's
+		"-v ss":                    "-v ss",
+		"--dir ss":                 "--dir ss",
+		"- ss":                     "- ss",
+		"--json":                   "--json",
+		"":                         "",
+	} {
+		if got := strings.Join(usage.VerbFirst(root, strings.Fields(args)), " "); got != want {
+			t.Errorf("gosmc %s is read as %q, want %q", args, got, want)
+		}
+	}
+	if got := gosmc(t, "", "-json", "reason", "0x03010000"); got.code != exitOK || !strings.HasPrefix(got.stdout, "{") {
+		t.Errorf("gosmc -json reason = %+v", got)
+	}
+	const order = "flags of a verb come behind it: gosmc VERB [flags]"
+	if got := gosmc(t, "", "--frob", "ss"); got.code != exitUsage || !strings.Contains(got.stderr, order) {
+		t.Errorf("gosmc --frob ss = %+v, want %q", got, order)
 	}
 }

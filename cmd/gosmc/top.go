@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -74,7 +76,8 @@ connections that are TCP. Numbers that nobody counts are n/a, such as the bytes 
 Connections that begin and end between two looks are not seen.
 
 On a terminal the view stays in place. Keys choose the order: b bytes, c connections, n new connections, t TCP, f full
-buffers, w wakeups. p shows programs in place of services, where each end of a connection counts; s shows services; q ends.
+buffers, w wakeups. p shows programs in place of services, where each end of a connection counts; s shows services; q ends. Ctrl-Z
+stops, and fg goes on.
 In a pipe each interval is a table, or with --json an object on a line.
 
 A FILTER chooses connections, in the words of 'gosmc ss'. Root sees the programs of all users.`,
@@ -160,13 +163,14 @@ func (f *topFlags) run(cmd *cobra.Command) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	var screen *topScreen
 	var keys <-chan byte
+	var signals <-chan os.Signal
 	if in, ok := cmd.InOrStdin().(*os.File); ok && !f.gather.json && isTerminal(out) && isTerminal(in) {
 		var err error
 		if screen, err = newTopScreen(out, in); err != nil {
 			return err
 		}
 		defer screen.restore()
-		keys = screen.keys
+		keys, signals = screen.keys, screen.signals
 	}
 	before, g := f.sample(ctx)
 	var redraw func() error // the last view, in another order; nil: there is none yet
@@ -185,12 +189,27 @@ func (f *topFlags) run(cmd *cobra.Command) error {
 				next.Stop()
 				return nil // the way in which watching ends
 			case key := <-keys:
-				if key == 'q' || key == 0 {
+				switch key {
+				case 'q', 0:
 					next.Stop()
 					return nil
+				case suspendKey:
+					if err := screen.suspend(); err != nil {
+						return err
+					}
+				default:
+					f.key(key)
 				}
-				f.key(key)
 				if redraw != nil { // rule: TestTopTerminal: redraw != nil -> false
+					if err := redraw(); err != nil {
+						return err
+					}
+				}
+			case <-signals:
+				if err := screen.resume(); err != nil {
+					return err
+				}
+				if redraw != nil {
 					if err := redraw(); err != nil {
 						return err
 					}
@@ -298,20 +317,24 @@ type topScreen struct {
 	in    *os.File
 	saved unix.Termios
 	keys  chan byte // 0: the input has ended
+
+	signals chan os.Signal // to go on after a stop
 }
+
+// suspendKey is Ctrl-Z. The terminal passes it on as a key: a signal would stop this process before it
+// could give the terminal back, or would have to be caught, which Go does not undo.
+const suspendKey = 'z' & 0x1f
+
+// stopTime bounds the wait for a stop that does not come.
+const stopTime = 100 * time.Millisecond
 
 // newTopScreen takes the terminal over: keys come at once, and are not shown.
 func newTopScreen(out io.Writer, in *os.File) (*topScreen, error) {
-	saved, err := unix.IoctlGetTermios(int(in.Fd()), unix.TCGETS)
-	if err != nil {
-		return nil, fmt.Errorf("terminal: %w", err)
+	s := &topScreen{out: out, in: in, keys: make(chan byte), signals: make(chan os.Signal, 1)}
+	if err := s.take(); err != nil {
+		return nil, err
 	}
-	s := &topScreen{out: out, in: in, saved: *saved, keys: make(chan byte)}
-	raw := *saved
-	raw.Lflag &^= unix.ICANON | unix.ECHO
-	if err := unix.IoctlSetTermios(int(in.Fd()), unix.TCSETS, &raw); err != nil {
-		return nil, fmt.Errorf("terminal: %w", err)
-	}
+	signal.Notify(s.signals, syscall.SIGCONT)
 	go func() { // it ends with the process
 		key := make([]byte, 1)
 		for {
@@ -327,8 +350,44 @@ func newTopScreen(out io.Writer, in *os.File) (*topScreen, error) {
 			}
 		}
 	}()
-	io.WriteString(out, "\x1b[?1049h\x1b[?25l\x1b[H\x1b[Jgosmc top: the first numbers come in a second\r\n")
 	return s, nil
+}
+
+// take takes the terminal over.
+func (s *topScreen) take() error {
+	saved, err := unix.IoctlGetTermios(int(s.in.Fd()), unix.TCGETS)
+	if err != nil {
+		return fmt.Errorf("terminal: %w", err)
+	}
+	s.saved = *saved
+	raw := *saved
+	raw.Lflag &^= unix.ICANON | unix.ECHO
+	raw.Cc[unix.VSUSP] = 0 // none: see suspendKey
+	if err := unix.IoctlSetTermios(int(s.in.Fd()), unix.TCSETS, &raw); err != nil {
+		return fmt.Errorf("terminal: %w", err)
+	}
+	io.WriteString(s.out, "\x1b[?1049h\x1b[?25l\x1b[H\x1b[Jgosmc top: the first numbers come in a second\r\n")
+	return nil
+}
+
+// suspend gives the terminal back, stops this process and those that the terminal would stop with it,
+// and takes the terminal over again when they go on. The kernel does not stop them where no shell
+// would let them go on.
+func (s *topScreen) suspend() error {
+	s.restore() // rule: TestTopStops
+	unix.Kill(0, unix.SIGTSTP)
+	select {
+	case <-s.signals:
+	case <-time.After(stopTime):
+	}
+	return s.take() // rule: TestTopStops: s.take() -> error(nil)
+}
+
+// resume takes the terminal over once more: this process was stopped, and somebody else may have used
+// it.
+func (s *topScreen) resume() error {
+	s.restore()
+	return s.take()
 }
 
 // restore gives the terminal back as it was.

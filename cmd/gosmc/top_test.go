@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,14 +82,21 @@ func TestTopFits(t *testing.T) {
 	}
 }
 
-// TestTopTerminal has a view on a terminal take keys at once, although the next look is far away, and
-// give the terminal back as it was.
-func TestTopTerminal(t *testing.T) {
+// A testTerminal is a terminal, and the text that it got and nobody has awaited.
+type testTerminal struct {
+	t             *testing.T
+	master, slave *os.File
+	shown         chan string
+	seen          string
+}
+
+func newTestTerminal(t *testing.T) *testTerminal {
+	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("needs a terminal: %v", err)
 	}
-	defer master.Close()
+	t.Cleanup(func() { master.Close() })
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
 	if err != nil {
 		t.Fatal(err)
@@ -100,20 +108,8 @@ func TestTopTerminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer slave.Close()
-	was, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	environ := runEnviron(t)
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "top", "-d", "3600", "--dir", t.TempDir())
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, slave, slave, slave
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Process.Kill()
-	shown := make(chan string, 1)
-	seen := ""
+	t.Cleanup(func() { slave.Close() })
+	tty := &testTerminal{t: t, master: master, slave: slave, shown: make(chan string, 1)}
 	go func() {
 		b := make([]byte, 4096)
 		for {
@@ -121,32 +117,106 @@ func TestTopTerminal(t *testing.T) {
 			if err != nil {
 				return
 			}
-			shown <- string(b[:n])
-		}
-	}()
-	await := func(want string) {
-		t.Helper()
-		for timeout := time.After(testTimeout); !strings.Contains(seen, want); {
 			select {
-			case s := <-shown:
-				seen += s
-			case <-timeout:
-				t.Fatalf("the terminal has no %q: %q", want, seen)
+			case tty.shown <- string(b[:n]):
+			case <-t.Context().Done():
+				return
 			}
 		}
-		seen = ""
+	}()
+	return tty
+}
+
+func (tty *testTerminal) termios() unix.Termios {
+	tty.t.Helper()
+	termios, err := unix.IoctlGetTermios(int(tty.slave.Fd()), unix.TCGETS)
+	if err != nil {
+		tty.t.Fatal(err)
 	}
-	await("sorted by bytes")
-	io.WriteString(master, "t")
-	await("sorted by tcp")
-	io.WriteString(master, "p")
-	await("PID")
-	io.WriteString(master, "q")
-	await("\x1b[?1049l")
+	return *termios
+}
+
+// start starts a command on the terminal.
+func (tty *testTerminal) start(cmd *exec.Cmd) {
+	tty.t.Helper()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty.slave, tty.slave, tty.slave
+	if err := cmd.Start(); err != nil {
+		tty.t.Fatal(err)
+	}
+	tty.t.Cleanup(func() { cmd.Process.Kill() })
+}
+
+// types has somebody type something, and awaits text.
+func (tty *testTerminal) types(keys, want string) {
+	tty.t.Helper()
+	if _, err := io.WriteString(tty.master, keys); err != nil {
+		tty.t.Fatal(err)
+	}
+	for timeout := time.After(testTimeout); ; {
+		if at := strings.Index(tty.seen, want); at >= 0 {
+			tty.seen = tty.seen[at+len(want):]
+			return
+		}
+		select {
+		case s := <-tty.shown:
+			tty.seen += s
+		case <-timeout:
+			tty.t.Fatalf("the terminal has no %q: %q", want, tty.seen)
+		}
+	}
+}
+
+// TestTopTerminal has a view on a terminal take keys at once, although the next look is far away, and
+// give the terminal back as it was.
+func TestTopTerminal(t *testing.T) {
+	tty := newTestTerminal(t)
+	was := tty.termios()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "top", "-d", "3600", "--dir", t.TempDir())
+	cmd.Env = runEnviron(t)
+	tty.start(cmd)
+	tty.types("", "sorted by bytes")
+	tty.types("t", "sorted by tcp")
+	tty.types("p", "PID")
+	tty.types("q", "\x1b[?1049l")
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("gosmc top ends with %v", err)
 	}
-	if now, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS); err != nil || *now != *was {
-		t.Errorf("the terminal is left as %+v, %v; it was %+v", now, err, was)
+	if now := tty.termios(); now != was {
+		t.Errorf("the terminal is left as %+v; it was %+v", now, was)
+	}
+}
+
+// TestTopStops has Ctrl-Z give the terminal to the shell as it was, and fg bring the view back.
+func TestTopStops(t *testing.T) {
+	tty := newTestTerminal(t)
+	cmd := exec.CommandContext(t.Context(), "sh", "-i", "-m")
+	cmd.Env = append(runEnviron(t), "PS1=ready$ ", "ENV=", "TOP="+os.Args[0]+" top -d 3600 --dir "+t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // of standard input
+	tty.start(cmd)
+	tty.types("", "ready$ ")
+	tty.types("$TOP\n", "sorted by bytes")
+	const cooked = unix.ICANON | unix.ECHO
+	for range 2 {
+		tty.types("\x1a", "\x1b[?1049l")
+		tty.types("", "ready$ ")
+		if now := tty.termios(); now.Lflag&cooked != cooked {
+			t.Errorf("the shell has the terminal as %+v", now)
+		}
+		tty.types("echo sto''pped\n", "stopped")
+		tty.types("fg\n", "\x1b[?1049h")
+		tty.types("", "sorted by")
+		if now := tty.termios(); now.Lflag&cooked != 0 {
+			t.Errorf("after fg the terminal is %+v", now)
+		}
+	}
+	tty.types("t", "sorted by tcp")
+	tty.types("q", "\x1b[?1049l")
+	tty.types("", "ready$ ")
+	if now := tty.termios(); now.Lflag&cooked != cooked {
+		t.Errorf("the terminal is left as %+v", now)
+	}
+	tty.types("exit\n", "exit")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the shell ends with %v", err)
 	}
 }

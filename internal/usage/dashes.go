@@ -45,6 +45,55 @@ func TwoDashes(root *cobra.Command, args []string) []string {
 	return args
 }
 
+// VerbFirst puts flags that come before their verb behind it: 'gosmc -json ss' is 'gosmc ss -json'.
+// Words stay where they are if a word before the verb is neither a flag of it nor the value of one.
+func VerbFirst(root *cobra.Command, args []string) []string {
+	if len(args) == 0 || !strings.HasPrefix(args[0], "-") {
+		return args
+	}
+	for i := range args {
+		cmd, rest, err := root.Find(args[i:])
+		before := len(args) - len(rest)
+		if err != nil || cmd == root || strings.HasPrefix(args[i], "-") || cmd.DisableFlagParsing ||
+			before < i || !slices.Equal(args[before:], rest) {
+			continue
+		}
+		if areFlags(cmd, args[:i]) { // rule: cmd/gosmc TestVerbFirst: areFlags(cmd, args[:i]) -> true
+			return slices.Concat(args[i:before], args[:i], rest)
+		}
+	}
+	return args
+}
+
+// areFlags reports whether words are flags of a command with their values, and nothing else.
+func areFlags(cmd *cobra.Command, words []string) bool {
+	for i := 0; i < len(words); i++ {
+		word, hasDash := strings.CutPrefix(words[i], "-")
+		if !hasDash || word == "" || word == "-" {
+			return false
+		}
+		short := strings.TrimPrefix(word, "-") == word
+		name, _, hasValue := strings.Cut(strings.TrimPrefix(word, "-"), "=")
+		flag := cmd.Flags().Lookup(name)
+		if flag == nil {
+			flag = cmd.InheritedFlags().Lookup(name)
+		}
+		if flag == nil && short && name != "" && areShort(cmd.Flags(), name) {
+			flag = cmd.Flags().ShorthandLookup(name[len(name)-1:])
+		}
+		if flag == nil {
+			return false
+		}
+		if !hasValue && flag.NoOptDefVal == "" {
+			i++ // its value
+			if i == len(words) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // areShort reports whether each letter is a flag.
 func areShort(flags *pflag.FlagSet, letters string) bool {
 	return !strings.ContainsFunc(letters, func(r rune) bool {

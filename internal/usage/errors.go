@@ -36,7 +36,9 @@ func FlagError(cmd *cobra.Command, err error) error {
 		what, _ := pflag.UnquoteUsage(e.GetFlag())
 		return exit.Usagef("--%s needs a value: %s", e.GetFlag().Name, what)
 	}
-	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok && !cmd.HasParent() {
+		return exit.Usagef("gosmc has no flag %s; flags of a verb come behind it: gosmc VERB [flags]", dashed(e))
+	} else if ok {
 		if group := e.GetSpecifiedShortnames(); group != "" {
 			return exit.Usagef("%s has no flag -%s", VerbOf(cmd), e.GetSpecifiedName())
 		}
@@ -47,6 +49,14 @@ func FlagError(cmd *cobra.Command, err error) error {
 		return exit.Usagef("%s has no flag --%s", VerbOf(cmd), name)
 	}
 	return exit.With(exit.Usage, err)
+}
+
+// dashed is a flag as it was given.
+func dashed(e *pflag.NotExistError) string {
+	if group := e.GetSpecifiedShortnames(); group != "" {
+		return "-" + group
+	}
+	return "--" + e.GetSpecifiedName()
 }
 
 // nearestFlag is the flag that may have been meant, or "".
