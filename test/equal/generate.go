@@ -28,6 +28,7 @@ type end struct {
 	copied   bool // other descriptors or processes have it
 	watched  bool // an instance of epoll has or had it
 	reset    bool // the peer has reset the connection, or may have
+	low      int  // SO_RCVLOWAT, if it is above 1
 }
 
 // A conn is a connection. Bytes are counted by the side that sends them.
@@ -62,6 +63,7 @@ type generator struct {
 	forked  bool
 	caught  [actorsMost + 1]bool
 	modes   []string
+	low     int             // SO_RCVLOWAT of the listener, which its connections have from it
 	has     map[string]bool // the features that this script uses at all
 	blind   bool            // it does not ask which ends are ready to be read
 	ringed  bool            // SO_RCVLOWAT is above 1 only while no ring can be offered
@@ -157,7 +159,8 @@ func (g *generator) begin() {
 		g.add("0 set s0 defer %d", 1+g.IntN(30))
 	}
 	if g.has["lowat"] && !g.ringed && g.IntN(3) == 0 {
-		g.add("0 set s0 rcvlowat %d", 1+g.IntN(200))
+		g.low = 1 + g.IntN(200)
+		g.add("0 set s0 rcvlowat %d", g.low)
 	}
 	if g.has["options"] && g.IntN(3) == 0 {
 		g.add("0 set s0 oobinline 1")
@@ -185,7 +188,7 @@ func (g *generator) connect(six string) bool {
 	}
 	c := &conn{}
 	client := &end{actor: actor, slot: cs, conn: c, open: true}
-	server := &end{slot: ss, conn: c, side: 1, open: true}
+	server := &end{slot: ss, conn: c, side: 1, open: true, low: g.low}
 	c.ends = [2]*end{client, server}
 	words := six
 	if client.nonblock = g.IntN(2) == 0; client.nonblock {
@@ -362,7 +365,7 @@ func (g *generator) receive() bool {
 	if there == 0 && g.IntN(3) != 0 {
 		return false
 	}
-	waits := !e.nonblock && there == 0 && !e.ended() && !e.reset
+	waits := !e.nonblock && (there == 0 || there < min(n, e.low)) && !e.ended() && !e.reset
 	how := g.pick("recv", "recv", "read", "readv", "recvmsg", "recvfrom", "recvmmsg", "preadv2", "splice")
 	flags := ""
 	if waits {

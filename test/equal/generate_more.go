@@ -320,6 +320,7 @@ func (g *generator) patient(e *end) bool {
 	g.add("%d send s%d %d %s", p.actor, p.slot, n-first+more, g.pick("send", "write"))
 	g.add("%d join", p.actor)
 	g.add("%d set s%d rcvlowat 1", e.actor, e.slot)
+	e.low = 1
 	return true
 }
 
@@ -354,7 +355,8 @@ func (g *generator) lowat() bool {
 		g.calm(e)
 		e.nonblock = true
 	}
-	g.add("%d set s%d rcvlowat %d", e.actor, e.slot, []int{0, 1, 2, 10, 100, 1000}[g.IntN(6)])
+	e.low = []int{0, 1, 2, 10, 100, 1000}[g.IntN(6)]
+	g.add("%d set s%d rcvlowat %d", e.actor, e.slot, e.low)
 	if g.IntN(2) == 0 {
 		g.add("%d get s%d rcvlowat", e.actor, e.slot)
 	}

@@ -150,7 +150,7 @@ func run(ctx context.Context, opt options) (bool, error) {
 		if opt.record {
 			x := newTable(t, chosen[:1])
 			defer x.stop()
-			r, err := x.try(s)
+			r, err := x.tryWithin(s, 3, playTime, playTime)
 			if err != nil {
 				return false, err
 			}
@@ -310,32 +310,18 @@ func plays(s *script, m mode) bool {
 	return false
 }
 
-// try plays a script over TCP twice, and then in the other modes until one differs.
-func (x *table) try(s *script) (*result, error) { return x.tryWithin(s, 2, playTime, playTime) }
+// try plays a script over TCP, and then in the other modes until one differs.
+func (x *table) try(s *script) (*result, error) { return x.tryWithin(s, 1, playTime, playTime) }
+
+// confirms is how often a script that differs is played over TCP again: one that observes different
+// things there each time is no good.
+const confirms = 2
 
 // tryWithin plays a script over TCP so many times first.
 func (x *table) tryWithin(s *script, times int, bare, moved time.Duration) (*result, error) {
 	r := &result{}
-	for k := range times { // a script that differs by itself is no good
-		p, err := x.players[0].play(s, bare)
-		if err != nil {
-			return nil, err
-		}
-		for _, line := range p.lines {
-			if line == "HANGS" || line == "NEVER" || strings.Contains(line, "STUCK") || strings.Contains(line, "WRONG") {
-				r.unsteady = true
-			}
-		}
-		if p.died != "" {
-			r.unsteady = true
-		}
-		if k > 0 && strings.Join(r.bare.lines, "\n") != strings.Join(p.lines, "\n") {
-			r.unsteady = true
-		}
-		r.bare = p
-		if r.unsteady {
-			return r, nil
-		}
+	if err := x.overTCP(r, s, times, bare); err != nil || r.unsteady {
+		return r, err
 	}
 	for _, player := range x.players[1:] {
 		if !plays(s, player.mode) {
@@ -345,7 +331,7 @@ func (x *table) tryWithin(s *script, times int, bare, moved time.Duration) (*res
 		for range joinedTimes {
 			var err error
 			if p, err = player.play(s, moved); err != nil {
-				return nil, err
+				return r, err
 			}
 			r.moved += p.moved
 			r.of += p.of
@@ -358,11 +344,38 @@ func (x *table) tryWithin(s *script, times int, bare, moved time.Duration) (*res
 			continue
 		}
 		if d := compare(s, r.bare, p); d != "" {
-			r.difference, r.mode = d, player.mode.name
-			return r, nil
+			err := x.overTCP(r, s, confirms, bare)
+			if err == nil && !r.unsteady {
+				r.difference, r.mode = d, player.mode.name
+			}
+			return r, err
 		}
 	}
 	return r, nil
+}
+
+// overTCP plays a script over TCP so many times, and takes note of its observations, and of whether
+// they are the same each time, also as before.
+func (x *table) overTCP(r *result, s *script, times int, most time.Duration) error {
+	for range times {
+		p, err := x.players[0].play(s, most)
+		if err != nil {
+			return err
+		}
+		for _, line := range p.lines {
+			if line == "HANGS" || line == "NEVER" || strings.Contains(line, "STUCK") || strings.Contains(line, "WRONG") {
+				r.unsteady = true
+			}
+		}
+		if p.died != "" || r.bare != nil && !slices.Equal(r.bare.lines, p.lines) {
+			r.unsteady = true
+		}
+		r.bare = p
+		if r.unsteady {
+			return nil
+		}
+	}
+	return nil
 }
 
 // again says how many times of ten a script differs, and how many times TCP itself does.

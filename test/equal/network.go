@@ -15,7 +15,8 @@ import (
 // where TCP acknowledges at once. Where that is not permitted it runs here, and settle in
 // player/actor.c waits a little longer.
 func isolate() int {
-	signal.Ignore(syscall.SIGINT, syscall.SIGTERM) // the process inside ends, and then this one
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM) // the process inside ends, and then this one
 	flags := []uintptr{syscall.CLONE_NEWNET, 0}
 	if os.Geteuid() != 0 {
 		flags = []uintptr{syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, 0}
@@ -36,6 +37,11 @@ func isolate() int {
 			fmt.Fprintln(os.Stderr, "equal:", err)
 			return 2
 		}
+		go func() {
+			for s := range signals {
+				cmd.Process.Signal(s)
+			}
+		}()
 		err := cmd.Wait()
 		var exit *exec.ExitError
 		if errors.As(err, &exit) && exit.ExitCode() >= 0 {
@@ -50,8 +56,17 @@ func isolate() int {
 	return 2
 }
 
-// settleNetwork prepares the loopback interface of a namespace of our own. In the machine's
-// namespace it is up, and its routes are none of ours.
+// sysctls are how TCP is to be in a namespace of our own. The machine may have larger buffers, which
+// "fill" fills, and a congestion control that sends by a timer: neither changes an observation, and
+// both cost most of the time of a script.
+var sysctls = map[string]string{
+	"tcp_congestion_control": "reno",
+	"tcp_rmem":               "4096 131072 262144",
+	"tcp_wmem":               "4096 16384 262144",
+}
+
+// settleNetwork prepares TCP and the loopback interface of a namespace of our own. In the machine's
+// namespace the interface is up, and its settings and routes are none of ours.
 func settleNetwork(ctx context.Context) {
 	ip, err := exec.LookPath("ip")
 	if err != nil {
@@ -59,6 +74,11 @@ func settleNetwork(ctx context.Context) {
 	}
 	if lo, err := net.InterfaceByName("lo"); err != nil || lo.Flags&net.FlagUp != 0 {
 		return // the namespace is not ours
+	}
+	for name, value := range sysctls {
+		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil {
+			fmt.Fprintln(os.Stderr, "equal:", err)
+		}
 	}
 	for _, args := range [][]string{
 		{"link", "set", "lo", "up"},

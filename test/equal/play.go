@@ -88,6 +88,7 @@ type player struct {
 	out    *bufio.Reader
 	says   strings.Builder // standard error
 	played int
+	stall  time.Duration // see bareStall; 0: a script may take all its time
 }
 
 // A play is the outcome of a script in a mode.
@@ -104,6 +105,14 @@ var (
 	playTime  = 9 * time.Second // that a script may take; more than a loop of the player does that is stuck
 	shortTime = 2 * time.Second // the same, where it has ended before, and many are tried
 	spareTime = 8 * time.Second // until a player counts as dead that should have ended a script
+)
+
+// A script stands still if no step ends, no byte moves, and all threads that are in a step sleep. It
+// hangs if that takes longer than a step waits for nothing in a script that ends. So it need not be
+// waited for until its time is over, of which there is more on a busy machine.
+const (
+	bareStall = 1500 * time.Millisecond // over TCP: such a script is dropped
+	longStall = 3 * time.Second         // under 'gosmc run', where timers of the supervisor come into it: not for a verdict, but to make a script smaller
 )
 
 const playsEach = 5000 // scripts of one player, until there is a new one
@@ -168,7 +177,11 @@ func (p *player) play(s *script, most time.Duration) (*play, error) {
 	limit := time.AfterFunc(most+spareTime, func() { p.cmd.Process.Kill() })
 	defer limit.Stop()
 	var b strings.Builder
-	fmt.Fprintf(&b, "script x %d\n", most.Milliseconds())
+	stall := p.stall
+	if !p.mode.moved {
+		stall = bareStall
+	}
+	fmt.Fprintf(&b, "script x %d %d\n", most.Milliseconds(), stall.Milliseconds())
 	for _, step := range s.steps {
 		b.WriteString(step + "\n")
 	}

@@ -46,7 +46,7 @@ static void advance(unsigned to)
 }
 
 /* sleeps says whether a thread of any process does. It is asked without libc's functions for descriptors. */
-static bool sleeps(int pid, int tid)
+bool sleeps(int pid, int tid)
 {
 	char path[64], b[512], *p;
 	long fd, n;

@@ -2,7 +2,8 @@
  * The player of scripts: player [FD]. It reads scripts from standard input, plays each in processes of its own, and writes what each
  * step has observed to standard output. With FD it is a process of a script that has executed itself anew.
  *
- * Input:  "script NAME MSEC\n", the steps, a line each, ".\n". MSEC is the time that the script may take.
+ * Input:  "script NAME MSEC STALL\n", the steps, a line each, ".\n". MSEC is the time that the script may take. STALL, if it is not 0,
+ *         is the time that it may stand still, in milliseconds.
  * Output: "script NAME\n", a line for each step, "moved CONNECTIONS JOINED OF\n", ".\n".
  */
 #include "player.h"
@@ -80,12 +81,36 @@ static bool alive(void)
 	return false;
 }
 
+/* stands says whether all threads that are in a step sleep, and *done, which grows with each step and byte, is as it was. */
+static bool stands(int64_t *done)
+{
+	int64_t before = *done;
+	bool asleep = true;
+
+	*done = w->now;
+	for (unsigned i = 0; i < w->steps; i++) {
+		struct step *s = &w->step[i];
+		uint32_t state = __atomic_load_n(&s->state, __ATOMIC_SEQ_CST);
+
+		*done += state;
+		asleep &= state != STATE_STARTED || sleeps(w->pid[s->actor], s->tid);
+	}
+	for (uint32_t i = 0; i < w->connections && i < CONNECTIONS; i++)
+		for (int side = 0; side < 2; side++)
+			*done += w->connection[i].sent[side] + w->connection[i].got[side];
+	return asleep && *done == before;
+}
+
+#define TURN 100 /* milliseconds between two looks at the processes of a script */
+
 /* play has the processes of a script do it, and kills them after a time. */
-static void play(const char *name, int most)
+static void play(const char *name, int most, int stall)
 {
 	uint64_t until = msec_now() + (uint64_t)most;
 	bool passes = false, first[ACTORS] = {false}, hung = false;
 	uint32_t moved = 0, joined = 0;
+	int64_t done = 0;
+	int still = 0;
 
 	w->stuck = STUCK(most);
 	for (unsigned i = 0; i < w->steps; i++)
@@ -142,7 +167,10 @@ static void play(const char *name, int most)
 			hung = true;
 			break;
 		}
-		futex(&w->over, FUTEX_WAIT, 0, 100);
+		futex(&w->over, FUTEX_WAIT, 0, TURN);
+		still = stall && stands(&done) ? still + TURN : 0;
+		if (stall && still >= stall)
+			until = 0;
 	}
 	for (uint64_t end = msec_now() + 3000; !hung && alive() && msec_now() < end;) {
 		while (waitpid(-1, NULL, WNOHANG) > 0)
@@ -175,7 +203,7 @@ static void play(const char *name, int most)
 int main(int argc, char **argv)
 {
 	char line[512], name[64];
-	int most;
+	int most, stall;
 
 	bytes_make();
 	program = "/proc/self/exe";
@@ -196,7 +224,7 @@ int main(int argc, char **argv)
 
 		memset(w, 0, offsetof(struct world, step));
 		w->bare = getenv("EQUAL_BARE") != NULL;
-		if (sscanf(line, "script %63s %d", name, &most) != 2) {
+		if (sscanf(line, "script %63s %d %d", name, &most, &stall) != 3) {
 			fprintf(stderr, "player: not a script: %s", line);
 			return 1;
 		}
@@ -209,7 +237,7 @@ int main(int argc, char **argv)
 		}
 		if (!good)
 			return 1;
-		play(name, most);
+		play(name, most, stall);
 	}
 	return 0;
 }

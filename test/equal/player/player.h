@@ -106,6 +106,7 @@ uint64_t msec_now(void);
 
 /* actor.c */
 void act(int actor, int thread, unsigned from);
+bool sleeps(int pid, int tid);
 void settle(int fd);
 
 /* ops.c */
