@@ -66,6 +66,27 @@ func TestTry(t *testing.T) {
 	}
 }
 
+// TestFuzzState goes on after the scripts of a run before, and counts a player that has ended as a
+// difference.
+func TestFuzzState(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	for _, moved := range []string{"echo a", "exit"} {
+		l, err := openLedger(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opt := options{seed: max(next(l.spans), 500), scripts: 3, workers: 2, stop: 5}
+		good, err := fuzz(t.Context(), fake(t, "echo a", moved), modes(1)[:2], opt, l)
+		if err != nil || good != (moved == "echo a") {
+			t.Errorf("%q: fuzz = %v, %v", moved, good, err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if want := "500 503 3 0 0 unknown\n503 506 0 0 3 unknown\n"; err != nil || string(text) != want {
+		t.Errorf("file = %q, %v, want %q", text, err, want)
+	}
+}
+
 // TestStall has a script hang over TCP that would have an hour. Without the end of those that stand
 // still this test does not end.
 func TestStall(t *testing.T) {

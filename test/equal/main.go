@@ -17,9 +17,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -38,6 +38,8 @@ type options struct {
 	gosmc   string
 	write   string
 	open    string
+	state   string
+	total   bool
 	inside  bool
 
 	patience int
@@ -47,8 +49,8 @@ func parseFlags() (options, error) {
 	var opt options
 	flag.Uint64Var(&opt.seed, "seed", 0, "the number from which scripts are made; 0: one that is printed")
 	flag.IntVar(&opt.scripts, "scripts", 0, "how many scripts to play; 0: as many as there is time for")
-	flag.DurationVar(&opt.time, "time", 3*time.Minute, "how long to play scripts, if their number is not given")
-	flag.IntVar(&opt.workers, "workers", 4, "how many scripts are played at a time")
+	flag.DurationVar(&opt.time, "time", 3*time.Minute, "how long to play scripts; if their number is given: no limit but this one, if it is given, too")
+	flag.IntVar(&opt.workers, "workers", min(4*runtime.NumCPU(), 32), "how many scripts are played at a time")
 	flag.StringVar(&opt.script, "script", "", "play this file, and print what each step observes in each mode")
 	flag.BoolVar(&opt.record, "record", false, "write what TCP observes into the file of -script")
 	flag.IntVar(&opt.times, "times", 1, "play the file of -script so many times, or until it differs")
@@ -59,6 +61,8 @@ func parseFlags() (options, error) {
 	flag.StringVar(&opt.gosmc, "gosmc", "", "the gosmc to try; empty: it is built")
 	flag.StringVar(&opt.write, "write", "", "the directory for scripts that differ; empty: test/equal/testdata, if it is there")
 	flag.StringVar(&opt.open, "open", "", "include these defects that are known and not repaired yet, separated by commas: "+strings.Join(slices.Sorted(maps.Keys(open)), ", "))
+	flag.StringVar(&opt.state, "state", "", "add the results to this file, and go on after the last seed in it; -scripts is the number that the file is to have")
+	flag.BoolVar(&opt.total, "total", false, "print the results in the file of -state, and end")
 	flag.BoolVar(&opt.inside, "inside", false, "for the program's own use")
 	flag.Parse()
 	if flag.NArg() != 0 {
@@ -73,8 +77,23 @@ func parseFlags() (options, error) {
 	for _, name := range strings.Split(opt.open, ",") {
 		delete(open, name)
 	}
-	if opt.seed == 0 {
+	if opt.workers < 1 {
+		return opt, fmt.Errorf("-workers %d: has to be 1 or more", opt.workers)
+	}
+	if opt.total && opt.state == "" {
+		return opt, errors.New("-total: needs the file, -state")
+	}
+	if opt.seed == 0 && opt.state == "" {
 		opt.seed = rand.Uint64() >> 16
+	}
+	if opt.state != "" && opt.modes != "" {
+		return opt, errors.New("-state: not with -modes, as the file does not tell modes apart")
+	}
+	if timed := false; opt.scripts > 0 {
+		flag.Visit(func(f *flag.Flag) { timed = timed || f.Name == "time" })
+		if !timed {
+			opt.time = 0
+		}
 	}
 	if opt.write == "" {
 		if _, err := os.Stat("test/equal/testdata"); err == nil {
@@ -84,11 +103,27 @@ func parseFlags() (options, error) {
 	return opt, nil
 }
 
+func printTotal(path string) error {
+	l, err := openLedger(path)
+	if err != nil {
+		return err
+	}
+	_, text := total(l.spans)
+	fmt.Print(text)
+	return nil
+}
+
 func main() {
 	opt, err := parseFlags()
-	if err == nil && opt.print {
+	switch {
+	case err != nil:
+	case opt.print:
 		fmt.Print(generate(opt.seed))
 		return
+	case opt.total:
+		if err = printTotal(opt.state); err == nil {
+			return
+		}
 	}
 	if err == nil && !opt.inside {
 		os.Exit(isolate())
@@ -110,6 +145,23 @@ func main() {
 }
 
 func run(ctx context.Context, opt options) (bool, error) {
+	l, err := openLedger(opt.state)
+	if err != nil {
+		return false, err
+	}
+	if opt.state != "" && opt.scripts > 0 {
+		have, text := total(l.spans)
+		if opt.scripts -= int(have[equal]); opt.scripts <= 0 {
+			fmt.Print(text)
+			return have[differs] == 0, nil
+		}
+	}
+	if opt.seed == 0 {
+		opt.seed = next(l.spans)
+	}
+	if opt.seed == 0 {
+		opt.seed = rand.Uint64() >> 16
+	}
 	dir, err := os.MkdirTemp("", "eq") // short, for names of sockets
 	if err != nil {
 		return false, err
@@ -162,105 +214,7 @@ func run(ctx context.Context, opt options) (bool, error) {
 		}
 		return show(t, chosen, s)
 	}
-	return fuzz(ctx, t, chosen, opt)
-}
-
-// A tally has the results of a run.
-type tally struct {
-	mu       sync.Mutex
-	next     int
-	scripts  int // that were compared
-	steps    int
-	dropped  int // over TCP they observe different things each time
-	failed   int
-	joined   int
-	moved    int // connections
-	of       int
-	begun    time.Time
-	reported time.Time
-}
-
-func fuzz(ctx context.Context, t *tool, chosen []mode, opt options) (bool, error) {
-	fmt.Printf("seed %d\n", opt.seed)
-	c := &tally{begun: time.Now(), reported: time.Now()}
-	until := c.begun.Add(opt.time)
-	var wg sync.WaitGroup
-	var once sync.Once
-	var failure error
-	for range opt.workers {
-		wg.Go(func() {
-			x := newTable(t, chosen)
-			defer x.stop()
-			for {
-				c.mu.Lock()
-				i := c.next
-				c.next++
-				over := (opt.scripts > 0 && i >= opt.scripts) || (opt.scripts == 0 && time.Now().After(until)) || c.failed >= opt.stop
-				c.mu.Unlock()
-				if over || ctx.Err() != nil {
-					return
-				}
-				s := generate(opt.seed + uint64(i))
-				r, err := x.try(s)
-				if err != nil {
-					once.Do(func() { failure = fmt.Errorf("%s: %w", s.name, err) })
-					return
-				}
-				c.count(s, r)
-				if r.difference != "" {
-					x.report(s, r, opt.write)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	c.print()
-	if failure != nil {
-		return false, failure
-	}
-	if ctx.Err() != nil {
-		return false, errors.New("interrupted")
-	}
-	if c.scripts > 100 && c.dropped*10 > c.scripts+c.dropped {
-		return false, fmt.Errorf("%d of %d scripts differ over TCP itself", c.dropped, c.scripts+c.dropped)
-	}
-	if c.of > 100 && c.moved*10 < c.of*9 {
-		return false, fmt.Errorf("only %d of %d connections have left TCP", c.moved, c.of)
-	}
-	return c.failed == 0, nil
-}
-
-func (c *tally) count(s *script, r *result) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r.unsteady {
-		c.dropped++
-	} else {
-		c.scripts++
-		c.steps += len(s.steps)
-	}
-	c.joined += r.joined
-	c.moved += r.moved
-	c.of += r.of
-	if r.difference != "" {
-		c.failed++
-	}
-	if time.Since(c.reported) > 20*time.Second {
-		c.reported = time.Now()
-		c.printLocked()
-	}
-}
-
-func (c *tally) print() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.printLocked()
-}
-
-func (c *tally) printLocked() {
-	took := time.Since(c.begun)
-	fmt.Printf("%d scripts with %d steps in %v, %.0f a minute; %d dropped, %d differ; %d of %d connections left TCP, %d plays again as a supervisor had joined one to TCP\n", c.scripts, c.steps, took.Round(time.Second),
-		float64(c.scripts)/took.Minutes(), c.dropped, c.failed, c.moved, c.of, c.joined)
+	return fuzz(ctx, t, chosen, opt, l)
 }
 
 // A table is the players of one worker.
@@ -427,6 +381,10 @@ func (x *table) report(s *script, r *result, dir string) {
 		}
 		if differs < repeats {
 			tries = 4
+		}
+		for _, p := range x.players[1:] {
+			p.stall = longStall
+			defer func() { p.stall = 0 }()
 		}
 		small = *shrink(&small, func(t *script) bool {
 			for range tries {
