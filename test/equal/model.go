@@ -18,8 +18,8 @@ import (
 //     the bytes that TCP has not had acknowledged yet, and may be less.
 //   - How much fits: "fill" tells only that it ended.
 //   - Which ready descriptor comes first: the events of epoll are sorted.
-//   - An instance with EPOLLET or EPOLLEXCLUSIVE may tell of an event more than TCP does, and of
-//     more bits. An event that TCP tells may never be missing.
+//   - An instance with EPOLLET or EPOLLEXCLUSIVE, or with such an instance in it, may tell of an
+//     event more than TCP does, and of more bits. An event that TCP tells may never be missing.
 //   - A signal more than TCP sends may come, but none less.
 //
 // The two differences in which bits are ready that docs/run.md lists are here, too: scripts would
@@ -28,14 +28,15 @@ import (
 // A freedom is the knowledge, from the steps so far, of the observations that the next one may
 // make.
 type freedom struct {
-	edges  map[string]bool // "ACTOR EPOLL": there is a registration for edges
-	ended  bool            // a peer has closed, or ended its sending
-	linger bool            // a peer may have reset by SO_LINGER
+	edges  map[string]bool     // "ACTOR EPOLL": there is a registration for edges
+	inner  map[string][]string // "ACTOR EPOLL": the instances that are registered with it
+	ended  bool                // a peer has closed, or ended its sending
+	linger bool                // a peer may have reset by SO_LINGER
 }
 
 // compare returns where TCP does not allow the observations of a mode; "" if it allows all.
 func compare(s *script, bare, moved *play) string {
-	f := &freedom{edges: make(map[string]bool)}
+	f := &freedom{edges: make(map[string]bool), inner: make(map[string][]string)}
 	if moved.died != bare.died {
 		return fmt.Sprintf("%q, over TCP %q", moved.died, bare.died)
 	}
@@ -59,10 +60,18 @@ func (f *freedom) see(step string) {
 		if len(args) > 3 && args[1] != "del" && (strings.Contains(args[3], "et") || strings.Contains(args[3], "excl")) {
 			f.edges[actor+" "+args[0]] = true
 		}
+		if len(args) > 2 && args[1] == "add" && strings.HasPrefix(args[2], "e") {
+			f.inner[actor+" "+args[0]] = append(f.inner[actor+" "+args[0]], actor+" "+args[2])
+		}
 	case "fork": // the child has the same instances
 		for k := range f.edges {
 			if who, e, _ := strings.Cut(k, " "); who == actor {
 				f.edges[args[0]+" "+e] = true
+			}
+		}
+		for k, in := range f.inner {
+			if who, e, _ := strings.Cut(k, " "); who == actor {
+				f.inner[args[0]+" "+e] = append(f.inner[args[0]+" "+e], in...) // which are the same
 			}
 		}
 	case "close", "shutdown", "exec":
@@ -70,6 +79,15 @@ func (f *freedom) see(step string) {
 	case "linger", "disconnect":
 		f.ended, f.linger = true, true
 	}
+}
+
+// edged says whether an instance has a registration for edges, or one in it has, or one in that. The
+// kernel allows five of them.
+func (f *freedom) edged(instance string, depth int) bool {
+	if f.edges[instance] {
+		return true
+	}
+	return depth > 0 && slices.ContainsFunc(f.inner[instance], func(in string) bool { return f.edged(in, depth-1) })
 }
 
 // fields takes a step apart; threads of an actor are one.
@@ -93,7 +111,7 @@ func (f *freedom) allows(step, bare, moved string) bool {
 	case "poll":
 		return b[0] == m[0] && f.ready(b[1:], m[1:], false)
 	case "ewait":
-		edges := f.edges[actor+" "+args[0]]
+		edges := f.edged(actor+" "+args[0], 5)
 		return (edges || b[0] == m[0]) && f.ready(b[1:], m[1:], edges)
 	case "ask":
 		return len(args) > 1 && args[1] == "outq" && len(b) == 2 && len(m) == 2 && b[0] == m[0] && m[1] == "0"
