@@ -313,6 +313,20 @@ void busy_control(struct end *e, uint32_t serial, int epfd, int op, int fd, cons
 }
 
 /*
+ * busy_registered is busy_control for an end with a registration that its socket had before it was connected. Without it a thread that polls the end, too, would have
+ * bytes come without a token, of which the instance never told.
+ */
+void busy_registered(int epfd, int fd, const struct epoll_event *ev)
+{
+	struct end *e = end_at(fd);
+	uint32_t serial = 0;
+
+	epoll_instance(epfd, &serial);
+	if (e)
+		busy_control(e, serial, epfd, EPOLL_CTL_ADD, fd, ev);
+}
+
+/*
  * busy_inherited has another instance tell of the rings of one that has bytes of which the kernel does not know: a copy of it (ev is NULL), or one with which it is
  * registered. serial: of that, 0 if it is none of ours.
  */

@@ -349,6 +349,7 @@ static void swap(struct attempt *a, int fd)
 	if (registered && SYS(epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &event) == 0) {
 		edges_registered_as(epfd, fd, event.events);
 		end_watched(fd);
+		busy_registered(epfd, fd, &event);
 	}
 	signal_on(a, fd);
 	birth_never(fd);

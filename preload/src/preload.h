@@ -300,6 +300,9 @@ void end_low(int fd);
 void edges_closed(int fd);
 void edges_told(const struct epoll_event *events, int n);
 
+/* busy.c */
+void busy_registered(int epfd, int fd, const struct epoll_event *ev);
+
 /* quiet.c */
 void end_watched(int fd);
 void quiet_over(int fd, bool told);
