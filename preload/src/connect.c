@@ -296,11 +296,10 @@ static bool given_up(int end)
 }
 
 /*
- * signal_on has our end send signals, if the socket did: the kernel knows its number from now on.
- * An event that has come before is told here, by the signal that the kernel would have sent: as its
- * own to this process, and without details to others.
+ * signal_ready sends the signal of a socket with O_ASYNC that has something to read, or an end, as the kernel would: as its own to this process, and without details
+ * to others. The kernel knows of none at that moment.
  */
-static void signal_on(const struct attempt *a, int fd)
+void signal_ready(int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	struct timespec none = {0};
@@ -308,8 +307,6 @@ static void signal_on(const struct attempt *a, int fd)
 	siginfo_t info = {.si_code = POLL_IN};
 	long sig, self = SYS(getpid);
 
-	if (!(a->status & O_ASYNC) || SYS(fcntl, fd, F_SETFL, a->status) != 0)
-		return;
 	if (SYS(ppoll, &p, 1, &none, NULL, 0) != 1 || SYS(fcntl, fd, F_GETOWN_EX, &owner) != 0 || owner.pid == 0)
 		return;
 	sig = SYS(fcntl, fd, F_GETSIG);
@@ -320,6 +317,13 @@ static void signal_on(const struct attempt *a, int fd)
 		return;
 	if (owner.type != F_OWNER_PID || owner.pid != self || SYS(rt_sigqueueinfo, self, info.si_signo, &info) != 0)
 		SYS(kill, owner.type == F_OWNER_PGRP ? -owner.pid : owner.pid, info.si_signo);
+}
+
+/* signal_on has our end send signals, if the socket did: the kernel knows its number from now on. An event that has come before is told here. */
+static void signal_on(const struct attempt *a, int fd)
+{
+	if ((a->status & O_ASYNC) && SYS(fcntl, fd, F_SETFL, a->status) == 0)
+		signal_ready(fd);
 }
 
 /* swap puts our end in the place of the socket. */

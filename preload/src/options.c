@@ -805,6 +805,20 @@ static void chosen(int fd, uint32_t bit, const void *val)
 	birth_option(fd, bit, v);
 }
 
+/* told_again has an end tell again of the bytes that are there, as TCP does when SO_RCVLOWAT is set: by an edge, and by a signal. */
+static void told_again(int fd)
+{
+	struct end *e = end_at(fd);
+	long status;
+
+	if (!e || !end_is(fd, e))
+		return;
+	epoll_nudge(fd);
+	status = SYS(fcntl, fd, F_GETFL);
+	if (status >= 0 && (status & O_ASYNC))
+		signal_ready(fd);
+}
+
 EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t len)
 {
 	void *size = (void *)(uintptr_t)len, *from = (void *)(uintptr_t)val;
@@ -841,6 +855,8 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 		birth_never(fd); /* poll of a Unix socket knows nothing of it */
 		end_low(fd);
 	}
+	if (r == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT)
+		told_again(fd);
 	if (r == 0 && only_tcp(level, name))
 		birth_never(fd);
 	if (r == 0)

@@ -286,6 +286,7 @@ bool deferral_set(int fd, const void *val, socklen_t len, long *result);
 
 /* connect.c */
 bool connect_announced(int fd, const struct address *server);
+void signal_ready(int fd);
 
 /* edges.c */
 extern bool edges_used;
