@@ -298,7 +298,7 @@ void busy_control(struct end *e, uint32_t serial, int epfd, int op, int fd, cons
 		/* The kernel tells of it by itself if it has a token. */
 		if (ev)
 			add(epfd, serial, fd, r, ev, outstanding(r, pub) ? pub & PUB_HEAD : ~0ull);
-	} else if (r->busy) {
+	} else if (r->member) { /* also one that is looked at no more: it would tell of the registration as that was */
 		struct busy *b = serial ? &busies[epfd] : &strays;
 		struct member *m;
 
