@@ -33,24 +33,25 @@ var mayImport = map[string][]string{
 	"internal/pnet":      {"wire/..."},
 	"internal/ism":       {"wire", "internal/rundir", "internal/user"}, // not core: a fabric is useful without SMC
 	"internal/udp":       {},                                           // sockets; of no protocol
-	"internal/rdma":      {"wire", "wire/roce", "internal/udp"},
-	"internal/uverbs":    {"wire"},                                                                                                                                                                                                            // not rdma: devices of the kernel, of no protocol
-	"internal/link":      {"wire/...", "internal/rdma", "internal/stream"},                                                                                                                                                                    // not core: the content of LLC messages is for their owner
-	"internal/stream":    {"wire/cdc"},                                                                                                                                                                                                        // not core, not a fabric: it is given memory and functions
-	"internal/control":   {"wire/...", "internal/rundir"},                                                                                                                                                                                     // not host: it shows a snapshot
-	"internal/dispose":   {},                                                                                                                                                                                                                  // descriptors
-	"internal/text":      {},                                                                                                                                                                                                                  // words and numbers for people, of no protocol
-	"internal/roff":      {},                                                                                                                                                                                                                  // manual pages, of no command
-	"internal/late":      {},                                                                                                                                                                                                                  // contexts
-	"internal/near":      {},                                                                                                                                                                                                                  // words
-	"internal/user":      {},                                                                                                                                                                                                                  // numbers of users
-	"internal/rnic":      {"wire", "wire/clc", "wire/llc", "wire/roce", "internal/core", "internal/control", "internal/port", "internal/rdma"},                                                                                                // not host, not link: it opens devices, and tells interfaces of its own
-	"internal/tcpwatch":  {},                                                                                                                                                                                                                  // idle TCP sockets
-	"internal/transport": {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/stream", "internal/tcpwatch", "internal/control"},                                                                                                       // interfaces: no fabric, and no host
-	"internal/conn":      {"wire", "wire/cdc", "wire/clc", "internal/control", "internal/core", "internal/dispose" /* descriptors that come over a pair */, "internal/stream", "internal/tcpwatch", "internal/transport"},                     // not host: it tells an owner; not a fabric: it has a binding
-	"internal/smcd":      {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/control", "internal/ism", "internal/stream", "internal/tcpwatch", "internal/transport"},                                                                 // not host: connections on a device that it is given
-	"internal/smcr":      {"wire", "wire/cdc", "wire/clc", "wire/llc", "internal/core", "internal/control", "internal/link", "internal/port", "internal/rdma", "internal/rnic", "internal/stream", "internal/tcpwatch", "internal/transport"}, // not host: connections over RNICs that it is given
-	"internal/sysinfo":   {"wire", "internal/pnet"},                                                                                                                                                                                           // files of the kernel
+	"internal/verbs":     {"wire", "wire/roce"},
+	"internal/rdma":      {"wire", "wire/roce", "internal/udp", "internal/verbs"},
+	"internal/uverbs":    {"wire"},                                                                                                                                                                                                             // not rdma: devices of the kernel, of no protocol
+	"internal/link":      {"wire/...", "internal/stream", "internal/verbs"},                                                                                                                                                                    // not core: the content of LLC messages is for their owner
+	"internal/stream":    {"wire/cdc"},                                                                                                                                                                                                         // not core, not a fabric: it is given memory and functions
+	"internal/control":   {"wire/...", "internal/rundir"},                                                                                                                                                                                      // not host: it shows a snapshot
+	"internal/dispose":   {},                                                                                                                                                                                                                   // descriptors
+	"internal/text":      {},                                                                                                                                                                                                                   // words and numbers for people, of no protocol
+	"internal/roff":      {},                                                                                                                                                                                                                   // manual pages, of no command
+	"internal/late":      {},                                                                                                                                                                                                                   // contexts
+	"internal/near":      {},                                                                                                                                                                                                                   // words
+	"internal/user":      {},                                                                                                                                                                                                                   // numbers of users
+	"internal/rnic":      {"wire", "wire/clc", "wire/llc", "wire/roce", "internal/core", "internal/control", "internal/port", "internal/rdma", "internal/verbs"},                                                                               // not host, not link: it opens devices, and tells interfaces of its own
+	"internal/tcpwatch":  {},                                                                                                                                                                                                                   // idle TCP sockets
+	"internal/transport": {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/stream", "internal/tcpwatch", "internal/control"},                                                                                                        // interfaces: no fabric, and no host
+	"internal/conn":      {"wire", "wire/cdc", "wire/clc", "internal/control", "internal/core", "internal/dispose" /* descriptors that come over a pair */, "internal/stream", "internal/tcpwatch", "internal/transport"},                      // not host: it tells an owner; not a fabric: it has a binding
+	"internal/smcd":      {"wire", "wire/cdc", "wire/clc", "internal/core", "internal/control", "internal/ism", "internal/stream", "internal/tcpwatch", "internal/transport"},                                                                  // not host: connections on a device that it is given
+	"internal/smcr":      {"wire", "wire/cdc", "wire/clc", "wire/llc", "internal/core", "internal/control", "internal/link", "internal/port", "internal/rnic", "internal/stream", "internal/tcpwatch", "internal/transport", "internal/verbs"}, // not host: connections over RNICs that it is given
+	"internal/sysinfo":   {"wire", "internal/pnet"},                                                                                                                                                                                            // files of the kernel
 	// Not host: it is told of peerings, and answers with one.
 	"internal/paired":    {"wire", "wire/clc", "internal/introduce", "internal/ism", "internal/pairing", "internal/port", "internal/rendezvous"},
 	"internal/introduce": {"wire", "internal/dispose"}, // two processes by their sockets, and of no connection beyond
@@ -87,7 +88,7 @@ var mayImport = map[string][]string{
 	"internal/info":         {"internal/config", "internal/control", "internal/inventory", "internal/measure", "internal/overlay", "internal/run/inspect", "internal/survey", "internal/text"}, // a host made for the occasion, and a program's file
 	"internal/child":        {},                                                                                                                                                                // this program a second time
 	"internal/netns":        {},                                                                                                                                                                // network namespaces that a veth pair joins
-	"internal/bench":        {".", "preload", "internal/run/inspect", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns", "internal/pod"},
+	"internal/bench":        {".", "preload", "internal/run/inspect", "wire", "wire/cdc", "internal/rdma", "internal/udp", "internal/measure", "internal/child", "internal/netns", "internal/pod", "internal/verbs"},
 	"internal/bench/render": {"internal/bench", "internal/text"}, // reports in, tables out
 	"internal/demo":         {".", "internal/control", "internal/measure", "internal/child", "internal/netns", "internal/pod", "internal/text"},
 	"internal/netcat":       {".", "internal/control", "internal/text"}, // connections with standard input and output
@@ -140,6 +141,8 @@ var mayImportInTests = map[string][]string{
 	"internal/run/supervisor": {"preload", "internal/run/client", "internal/sockdiag"},
 	"cmd/gosmc":               {"internal/run/client"},
 	"internal/handshake":      {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
+	"internal/link":           {"internal/rdma"},
+	"internal/smcr":           {"internal/rdma"},
 	"internal/host":           {"internal/link" /* of a peer that lies */, "internal/rdma", "bpf" /* of a port that is shared */, "internal/agent" /* that introduces */, "internal/port", "internal/dispose", "internal/pairing" /* of attackers */},
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -176,7 +177,7 @@ func (e *rdmaEnd) close() {
 }
 
 // take is the handler of the completion queue.
-func (e *rdmaEnd) take(cq *rdma.CQ) {
+func (e *rdmaEnd) take(cq verbs.CQ) {
 	for {
 		n := cq.Poll(e.completions[:])
 		if n == 0 {

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -59,7 +60,7 @@ type manyEnds struct {
 	data   *rdma.MR
 	boxes  *rdma.MR // messages
 	ends   []*manyEnd
-	byQP   map[*rdma.QP]*manyEnd
+	byQP   map[verbs.QP]*manyEnd
 	busy   int // of the client: ends with writes under way
 	once   sync.Once
 	result chan error // cap 1
@@ -86,7 +87,7 @@ func openMany(m *meter, peer *controlConn, n, places, boxes int, handle func(*ma
 	if err != nil {
 		return nil, err
 	}
-	e := &manyEnds{dev: dev, meter: m, size: m.settings.Size, byQP: make(map[*rdma.QP]*manyEnd), result: make(chan error, 1)}
+	e := &manyEnds{dev: dev, meter: m, size: m.settings.Size, byQP: make(map[verbs.QP]*manyEnd), result: make(chan error, 1)}
 	if err := e.setUp(n, places, boxes, handle); err != nil {
 		e.close()
 		return nil, err
@@ -107,7 +108,7 @@ func (e *manyEnds) setUp(n, places, boxes int, handle func(*manyEnds, []rdma.Com
 		return err
 	}
 	const sends = 2 * manyOutstanding
-	cq, err := e.dev.NewCQ(n*(sends+boxes), func(cq *rdma.CQ) {
+	cq, err := e.dev.NewCQ(n*(sends+boxes), func(cq verbs.CQ) {
 		for k := cq.Poll(e.completions[:]); k > 0; k = cq.Poll(e.completions[:]) {
 			if err := e.check(e.completions[:k]); err != nil {
 				e.end(err)

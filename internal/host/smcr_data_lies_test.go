@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
@@ -43,7 +44,7 @@ func (x *smcrLiar) another() *smcrLiar {
 	y.net, y.peerID[1] = link.NewGroup(), x.peerID[1]+1
 	x.t.Cleanup(y.net.Close)
 	var err error
-	if y.link, err = y.net.NewLink(x.dev); err != nil {
+	if y.link, err = y.net.NewLink(rdma.Verbs(x.dev)); err != nil {
 		x.t.Fatal(err)
 	}
 	if y.rmb, err = y.net.NewRMB(0); err != nil {

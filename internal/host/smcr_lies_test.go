@@ -40,7 +40,7 @@ func newSMCRLiar(t *testing.T, r *smcrRig) *smcrLiar {
 	t.Cleanup(func() { dev.Close() })
 	x := &smcrLiar{t: t, r: r, dev: dev, net: link.NewGroup(), peerID: wire.PeerID{0, 9, 2, 0, 0, 0, 0, 3}, gid: wire.GIDFromAddr(loop3)}
 	t.Cleanup(x.net.Close)
-	if x.link, err = x.net.NewLink(dev); err != nil {
+	if x.link, err = x.net.NewLink(rdma.Verbs(dev)); err != nil {
 		t.Fatal(err)
 	}
 	if x.rmb, err = x.net.NewRMB(0); err != nil {

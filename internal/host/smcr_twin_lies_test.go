@@ -61,7 +61,7 @@ func TestSMCRAddLinkAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.confirmed()
-	second, err := x.net.NewLink(dev)
+	second, err := x.net.NewLink(rdma.Verbs(dev))
 	if err != nil {
 		t.Fatal(err)
 	}

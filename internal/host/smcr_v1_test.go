@@ -162,7 +162,7 @@ func newKernelV1(t *testing.T, client bool, visit func(func()), local [2]netip.A
 		}
 	}
 	var err error
-	if k.links[0], err = k.group.NewLink(k.devs[0]); err != nil {
+	if k.links[0], err = k.group.NewLink(rdma.Verbs(k.devs[0])); err != nil {
 		t.Fatal(err)
 	}
 	if k.rmb, err = k.group.NewRMB(2); err != nil {
@@ -345,7 +345,7 @@ func (k *kernelV1) cont(flags byte) []byte {
 
 // openSecond makes our end of the second link.
 func (k *kernelV1) openSecond() error {
-	l, err := k.group.NewLink(k.devs[1])
+	l, err := k.group.NewLink(rdma.Verbs(k.devs[1]))
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (e *benchEnd) overLink(addr netip.Addr) error {
 		return err
 	}
 	g := NewGroup()
-	l, err := g.NewLink(dev)
+	l, err := g.NewLink(rdma.Verbs(dev))
 	if err != nil {
 		return err
 	}

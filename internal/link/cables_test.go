@@ -7,6 +7,7 @@ import (
 
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/verbs"
 )
 
 // TestCables joins two network namespaces by IPv4 and by IPv6, moves bytes both ways through several connections, and pulls the
@@ -19,10 +20,15 @@ func TestCables(t *testing.T) {
 	}{{"IPv6", cables.Six[0]}, {"IPv4", cables.Addr[0]}} { // IPv6 first: going down removes it
 		t.Run(tt.name, func(t *testing.T) {
 			watchdog(t)
-			var devices [2]*rdma.Device
+			var devices [2]verbs.Device
 			for i, run := range cables.Run {
 				var err error
-				run(func() { devices[i], err = rdma.Open(tt.addr[i], nil) })
+				run(func() {
+					var dev *rdma.Device
+					if dev, err = rdma.Open(tt.addr[i], nil); err == nil {
+						devices[i] = rdma.Verbs(dev)
+					}
+				})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -45,7 +51,7 @@ func TestCables(t *testing.T) {
 			}
 			for i := range s {
 				e := s[i].poll(t)
-				if broken, ok := errors.AsType[*WorkError](e.Err); e.Kind != EventFailed || !ok || broken.Status != rdma.StatusRetryExceeded {
+				if broken, ok := errors.AsType[*WorkError](e.Err); e.Kind != EventFailed || !ok || broken.Status != verbs.StatusRetryExceeded {
 					t.Errorf("end %d: event %+v", i, e)
 				}
 			}

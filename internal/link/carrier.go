@@ -1,13 +1,14 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
 
-	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -54,7 +55,7 @@ type Carrier struct {
 
 	silence *silence // since it has moved, nil where nobody looks; guarded by the group's mu
 
-	guard rdma.Guard // of the bytes that the peer has announced and we have not read: see announce
+	guard verbs.Guard // of the bytes that the peer has announced and we have not read: see announce
 
 	finished atomic.Uint64 // bytes that have arrived at the peer
 	short    atomic.Bool   // somebody may be waiting for them to be more
@@ -71,7 +72,8 @@ type Carrier struct {
 	link     *Link
 	sendSize int
 	ring     *memory // nil before Attach, and when it was given back
-	region   *rdma.MR
+	region   verbs.MR
+	regionAt uint64 // its virtual address
 	peer     PeerRMBE
 	base     uint32 // of cursors in the peer's element
 	size     uint32 // of the data in it
@@ -100,7 +102,7 @@ type Carrier struct {
 	sent     chan struct{} // closed when detached and nothing is on its way any more
 }
 
-// A heard is a link over which a validation message has come, and its turn: see [rdma.Completion].
+// A heard is a link over which a validation message has come, and its turn: see [verbs.Completion].
 type heard struct {
 	link *Link
 	turn uint64
@@ -138,7 +140,7 @@ func (g *Group) NewCarrier(cfg CarrierConfig) (*Carrier, error) {
 		size *= 2
 	}
 	c := &Carrier{group: g, rmb: cfg.RMB, wake: cfg.Wake, ended: cfg.Done, sendSize: size, sent: make(chan struct{})}
-	c.in.placed = g.placed(cfg.RMB.mem)
+	c.in.placed, _ = g.placed(cfg.RMB.mem)
 	if err := g.addToken(c); err != nil {
 		return nil, err
 	}
@@ -188,7 +190,7 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 	}
 	c.mu.Lock()
 	l.users.Add(1)
-	c.link, c.ring, c.region, c.peer, c.sendSize = l, ring, region, to, size
+	c.link, c.ring, c.region, c.regionAt, c.peer, c.sendSize = l, ring, region, region.Addr(), to, size
 	c.peer.Addr += uint64(to.Size.Bytes()) * uint64(to.Index-1) // modulo 1<<64: any number may be an address there
 	c.size = uint32(to.Size.Bytes())
 	if to.Eyecatcher {
@@ -233,7 +235,9 @@ func (c *Carrier) Stream() stream.Config {
 		return cfg
 	}
 	cfg.Out, cfg.Told = c, &c.told
-	cfg.Doorbell = c.link.dev
+	if bell, ok := c.link.dev.(stream.Doorbell); ok {
+		cfg.Doorbell = bell
+	}
 	return cfg
 }
 
@@ -309,5 +313,9 @@ func (c *Carrier) ReturnPages(from, to int) error {
 		return nil
 	}
 	page := os.Getpagesize()
-	return c.ring.giveBack(roundUp(max(from-cdc.HeaderLen, 0), page), (to-cdc.HeaderLen)/page*page)
+	err := c.ring.giveBack(roundUp(max(from-cdc.HeaderLen, 0), page), (to-cdc.HeaderLen)/page*page)
+	if errors.Is(err, errHeld) {
+		return nil
+	}
+	return err
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 )
 
 // Errors, to be matched with [errors.Is].
@@ -23,8 +23,8 @@ var (
 
 // A WorkError says that work on a link's queue pair could not be done. The link has failed.
 type WorkError struct {
-	Op     rdma.CompletionOp
-	Status rdma.Status
+	Op     verbs.CompletionOp
+	Status verbs.Status
 }
 
 func (e *WorkError) Error() string { return fmt.Sprintf("smc: link: %v: %v", e.Op, e.Status) }

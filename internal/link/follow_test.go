@@ -5,18 +5,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
 // A drained queue pair does something when it is drained.
 type drained struct {
-	queuePair
+	verbs.QP
 	do func()
 }
 
 func (d *drained) Drain(limit time.Duration) bool {
 	d.do()
-	return d.queuePair.Drain(limit)
+	return d.QP.Drain(limit)
 }
 
 // TestFollow has a peer move a connection again and again, after failures and in good order. The

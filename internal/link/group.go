@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -235,7 +235,7 @@ func (g *Group) getRing(size int) (*memory, error) {
 		}
 	}
 	g.mu.Unlock()
-	return g.newMemory(size, rdma.Access(0))
+	return g.newMemory(size, verbs.Access(0))
 }
 
 // putRing takes back a send ring that no work names any more.
@@ -262,14 +262,14 @@ func (g *Group) putRing(ring *memory) {
 }
 
 // region returns a memory's region at a link.
-func (g *Group) region(m *memory, l *Link) *rdma.MR {
+func (g *Group) region(m *memory, l *Link) verbs.MR {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return m.region(l)
 }
 
-// placed returns how many bytes the peer has placed in a memory.
-func (g *Group) placed(m *memory) uint64 {
+// placed returns how many bytes the peer has placed in a memory, and false if nobody knows.
+func (g *Group) placed(m *memory) (n uint64, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return m.placed()

@@ -4,7 +4,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
@@ -49,9 +49,9 @@ func (p *puppet) write(k, from, to int, honest bool) {
 	region := p.w.sides[1].group.region(p.mem, l)
 	for from < to {
 		n := min(to-from, size-from%size)
-		err := l.qp.PostSend(rdma.SendWR{
-			ID: idLLC, Op: rdma.OpWrite, Remote: token.Addr + uint64(base+from%size), RKey: token.RKey,
-			Local: [2]rdma.SGE{{MR: region, Addr: region.Addr() + uint64(from), Len: uint32(n)}},
+		err := l.qp.PostSend(verbs.SendWR{
+			ID: idLLC, Op: verbs.OpWrite, Remote: token.Addr + uint64(base+from%size), RKey: token.RKey,
+			Local: [2]verbs.SGE{{MR: region, Addr: region.Addr() + uint64(from), Len: uint32(n)}},
 		})
 		if err != nil {
 			p.t.Fatal(err)

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -258,7 +258,7 @@ func TestImmediate(t *testing.T) {
 	before := l.link.QPStats().Messages
 	for range 3 * receives {
 		eventually(t, "room to send", func() bool {
-			return l.link.qp.PostSend(rdma.SendWR{ID: idLLC, Op: rdma.OpWriteImm, Remote: token.Addr, RKey: token.RKey}) == nil
+			return l.link.qp.PostSend(verbs.SendWR{ID: idLLC, Op: verbs.OpWriteImm, Remote: token.Addr, RKey: token.RKey}) == nil
 		})
 	}
 	eventually(t, "all of them", func() bool { return l.side.link.Stats().Malformed == 3*receives })

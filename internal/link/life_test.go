@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -143,7 +144,7 @@ func TestFailedLink(t *testing.T) {
 	}()
 	e := s[0].poll(t)
 	broken, ok := errors.AsType[*WorkError](e.Err)
-	if e.Kind != EventFailed || !ok || broken.Status != rdma.StatusRetryExceeded {
+	if e.Kind != EventFailed || !ok || broken.Status != verbs.StatusRetryExceeded {
 		t.Errorf("event %+v", e)
 	}
 	<-s[0].link.Failed()
@@ -329,28 +330,28 @@ func TestPathMTU(t *testing.T) {
 
 // A recorder notes the calls of a link to its queue pair.
 type recorder struct {
-	queuePair
+	verbs.QP
 	mu   sync.Mutex
-	rtr  rdma.RTR
-	rts  rdma.RTS
-	sent []rdma.SendWR
+	rtr  verbs.RTR
+	rts  verbs.RTS
+	sent []verbs.SendWR
 }
 
-func (q *recorder) ReadyToReceive(a rdma.RTR) error {
+func (q *recorder) ReadyToReceive(a verbs.RTR) error {
 	q.rtr = a
-	return q.queuePair.ReadyToReceive(a)
+	return q.QP.ReadyToReceive(a)
 }
 
-func (q *recorder) ReadyToSend(a rdma.RTS) error {
+func (q *recorder) ReadyToSend(a verbs.RTS) error {
 	q.rts = a
-	return q.queuePair.ReadyToSend(a)
+	return q.QP.ReadyToSend(a)
 }
 
-func (q *recorder) PostSend(work ...rdma.SendWR) error {
+func (q *recorder) PostSend(work ...verbs.SendWR) error {
 	q.mu.Lock()
 	q.sent = append(q.sent, work...)
 	q.mu.Unlock()
-	return q.queuePair.PostSend(work...)
+	return q.QP.PostSend(work...)
 }
 
 // TestQueuePair has the attributes of a link's queue pair, its receives, and its work, as peers count on them: Linux net/smc sends 16 messages and more
@@ -359,10 +360,10 @@ func TestQueuePair(t *testing.T) {
 	watchdog(t)
 	s := sides{newSide(t, openDevice(t, randomLoopback(), nil)), newSide(t, openDevice(t, randomLoopback(), nil))}
 	l := s[0].link
-	if err := l.qp.PostRecv(l.receiveWork(0)); receives != 48 || !errors.Is(err, rdma.ErrQueueFull) {
+	if err := l.qp.PostRecv(l.receiveWork(0)); receives != 48 || !errors.Is(err, verbs.ErrQueueFull) {
 		t.Errorf("%d receives, one more: %v; want 48 that were posted before anybody knows the link", receives, err)
 	}
-	q := &recorder{queuePair: l.qp}
+	q := &recorder{QP: l.qp}
 	l.qp = q
 	for i := range s {
 		if err := s[i].link.ReadyToReceive(s[1-i].peer()); err != nil {
@@ -389,11 +390,11 @@ func TestQueuePair(t *testing.T) {
 	writes := 0
 	for i, w := range q.sent {
 		switch w.Op {
-		case rdma.OpWrite:
+		case verbs.OpWrite:
 			if writes++; w.Signaled || w.Solicited || i+1 == len(q.sent) {
 				t.Fatalf("a WRITE that is signaled, solicited, or the last one: %+v", w)
 			}
-		case rdma.OpSend:
+		case verbs.OpSend:
 			if !w.Signaled || !w.Solicited || writes > 2 {
 				t.Fatalf("a SEND after %d WRITEs: %+v", writes, w)
 			}

@@ -5,9 +5,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -15,13 +14,14 @@ import (
 // methods may be called by several goroutines.
 type Link struct {
 	group *Group
-	dev   *rdma.Device
-	pd    *rdma.PD
-	cq    *rdma.CQ
-	qp    queuePair
+	dev   verbs.Device
+	pd    verbs.PD
+	cq    verbs.CQ
+	qp    verbs.QP
 	psn   wire.PSN
-	area  []byte // see limits.go. Of the Go heap: a late goroutine touches nothing that is gone
-	mr    *rdma.MR
+	area  []byte // see limits.go. It lives as long as the Link: a late goroutine touches nothing that is gone
+	mr    verbs.MR
+	at    uint64 // the virtual address of area
 
 	endOnce sync.Once
 	failed  chan struct{}
@@ -49,32 +49,16 @@ type Link struct {
 
 	// Of the completion handler.
 	round  round
-	batch  [pollBatch]rdma.Completion
-	repost [pollBatch]rdma.RecvWR
+	batch  [pollBatch]verbs.Completion
+	repost [pollBatch]verbs.RecvWR
 
 	unpolled int // events with messages; guarded by the group's mu
 }
 
-// A queuePair has the methods of [rdma.QP] that a link needs.
-type queuePair interface {
-	Init(rdma.Access) error
-	ReadyToReceive(rdma.RTR) error
-	ReadyToSend(rdma.RTS) error
-	PostSend(...rdma.SendWR) error
-	PostRecv(...rdma.RecvWR) error
-	AnswerFirst()
-	HoldAnswers()
-	Drain(limit time.Duration) bool
-	Fail() error
-	Close() error
-	QPN() wire.QPN
-	Stats() rdma.QPStats
-}
-
-// NewLink makes a link on a device, with a queue pair in [rdma.StateInit] whose receives are
+// NewLink makes a link on a device, with a queue pair in [verbs.StateInit] whose receives are
 // posted. All RMBs of the group are registered with it.
-func (g *Group) NewLink(dev *rdma.Device) (*Link, error) {
-	l := &Link{group: g, dev: dev, psn: rdma.RandomPSN(), failed: make(chan struct{})}
+func (g *Group) NewLink(dev verbs.Device) (*Link, error) {
+	l := &Link{group: g, dev: dev, psn: verbs.RandomPSN(), failed: make(chan struct{})}
 	if err := l.open(); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("smc: link on %v: %w", dev.Addr(), err)
@@ -91,16 +75,18 @@ func (l *Link) open() (err error) {
 	if l.cq, err = l.dev.NewCQ(sendWork+receives, l.handle); err != nil {
 		return err
 	}
-	l.area = make([]byte, areaLen)
-	if l.mr, err = l.pd.RegisterMR(l.area, rdma.LocalWrite); err != nil {
+	if l.area, err = newArea(l); err != nil {
 		return err
 	}
-	qp, err := l.pd.NewQP(rdma.QPConfig{SendCQ: l.cq, RecvCQ: l.cq, MaxSend: sendWork, MaxRecv: receives})
+	if l.mr, err = l.pd.RegisterMR(l.area, verbs.LocalWrite); err != nil {
+		return err
+	}
+	l.at = l.mr.Addr()
+	l.qp, err = l.pd.NewQP(verbs.QPConfig{SendCQ: l.cq, RecvCQ: l.cq, MaxSend: sendWork, MaxRecv: receives})
 	if err != nil {
 		return err
 	}
-	l.qp = qp
-	if err = l.qp.Init(rdma.LocalWrite | rdma.RemoteWrite); err != nil {
+	if err = l.qp.Init(verbs.LocalWrite | verbs.RemoteWrite); err != nil {
 		return err
 	}
 	for i := range receives {
@@ -142,7 +128,7 @@ func (l *Link) join() error {
 }
 
 // Device returns the device.
-func (l *Link) Device() *rdma.Device { return l.dev }
+func (l *Link) Device() verbs.Device { return l.dev }
 
 // QPN returns the number of the queue pair.
 func (l *Link) QPN() wire.QPN { return l.qp.QPN() }
@@ -160,7 +146,7 @@ func (l *Link) MTU() wire.MTU {
 }
 
 // QPStats returns the counters of the queue pair.
-func (l *Link) QPStats() rdma.QPStats { return l.qp.Stats() }
+func (l *Link) QPStats() verbs.QPStats { return l.qp.Stats() }
 
 // A Peer is the other end of a link, as its owner has told in Accept, Confirm or ADD LINK.
 type Peer struct {
@@ -182,12 +168,12 @@ const (
 	rnrRetryCount = 7 // without end
 )
 
-// ReadyToReceive takes the queue pair to [rdma.StateRTR]: messages of the peer arrive from now on.
+// ReadyToReceive takes the queue pair to [verbs.StateRTR]: messages of the peer arrive from now on.
 func (l *Link) ReadyToReceive(p Peer) error {
 	if !p.MTU.Valid() {
 		return l.error(fmt.Errorf("%w: path MTU %v", ErrArgument, p.MTU))
 	}
-	err := l.qp.ReadyToReceive(rdma.RTR{
+	err := l.qp.ReadyToReceive(verbs.RTR{
 		RemoteGID: p.GID, RemoteQPN: p.QPN, PathMTU: min(p.MTU, l.MTU()), RecvPSN: p.PSN, MinRNRTimer: rnrTimerCode,
 	})
 	if err != nil {
@@ -196,9 +182,9 @@ func (l *Link) ReadyToReceive(p Peer) error {
 	return nil
 }
 
-// ReadyToSend takes the queue pair to [rdma.StateRTS]. Nothing can be sent before.
+// ReadyToSend takes the queue pair to [verbs.StateRTS]. Nothing can be sent before.
 func (l *Link) ReadyToSend() error {
-	err := l.qp.ReadyToSend(rdma.RTS{SendPSN: l.psn, Timeout: ackTimeoutCode, RetryCount: retryCount, RNRRetry: rnrRetryCount})
+	err := l.qp.ReadyToSend(verbs.RTS{SendPSN: l.psn, Timeout: ackTimeoutCode, RetryCount: retryCount, RNRRetry: rnrRetryCount})
 	if err != nil {
 		return l.error(err)
 	}
@@ -294,7 +280,14 @@ func (l *Link) Close() {
 		m.forget(l)
 	}
 	g.mu.Unlock()
+	// The errors are that they were closed before, or that the device is gone.
 	if l.mr != nil {
-		l.mr.Deregister() // the error is that it was closed before
+		l.mr.Deregister()
+	}
+	if l.cq != nil {
+		l.cq.Close()
+	}
+	if l.pd != nil {
+		l.pd.Close()
 	}
 }

@@ -128,7 +128,7 @@ func (c *Carrier) settle() {
 	c.gen.Add(1) // completions of the old link count no more
 	m.link.users.Add(1)
 	c.link.unused()
-	c.link, c.region = m.link, region
+	c.link, c.region, c.regionAt = m.link, region, region.Addr()
 	c.peer.RKey, c.peer.Addr = m.to.RKey, m.to.Addr
 	if failed {
 		c.posted = c.finished.Load()

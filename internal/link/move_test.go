@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
@@ -48,7 +49,7 @@ func newTwins(t testing.TB, n int) *twins {
 	return w
 }
 
-func (w *twins) addLink(devs ...*rdma.Device) {
+func (w *twins) addLink(devs ...verbs.Device) {
 	w.t.Helper()
 	var pair [2]*side
 	for k, dev := range devs {

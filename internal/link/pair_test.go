@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -19,24 +20,24 @@ func randomLoopback() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, byte(rand.N(250) + 2), byte(rand.N(250) + 2), byte(rand.N(250) + 2)})
 }
 
-func openDevice(t testing.TB, addr netip.Addr, cfg *rdma.Config) *rdma.Device {
+func openDevice(t testing.TB, addr netip.Addr, cfg *rdma.Config) verbs.Device {
 	t.Helper()
 	dev, err := rdma.Open(addr, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { dev.Close() })
-	return dev
+	return rdma.Verbs(dev)
 }
 
 // A side is one end of a link, and its group.
 type side struct {
-	dev   *rdma.Device
+	dev   verbs.Device
 	group *Group
 	link  *Link
 }
 
-func newSide(t testing.TB, dev *rdma.Device) *side {
+func newSide(t testing.TB, dev verbs.Device) *side {
 	t.Helper()
 	s := &side{dev: dev, group: NewGroup()}
 	t.Cleanup(s.group.Close)
@@ -61,7 +62,7 @@ func newSides(t testing.TB, cfg *rdma.Config) sides {
 	return joinSides(t, openDevice(t, randomLoopback(), cfg), openDevice(t, randomLoopback(), cfg))
 }
 
-func joinSides(t testing.TB, a, b *rdma.Device) sides {
+func joinSides(t testing.TB, a, b verbs.Device) sides {
 	t.Helper()
 	s := sides{newSide(t, a), newSide(t, b)}
 	for i := range s {
@@ -89,7 +90,7 @@ func newValve(t testing.TB) (*valve, sides) {
 		if err := l.ReadyToReceive(s[1-i].peer()); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.qp.ReadyToSend(rdma.RTS{SendPSN: l.psn, RetryCount: retryCount, RNRRetry: rnrRetryCount}); err != nil {
+		if err := l.qp.ReadyToSend(verbs.RTS{SendPSN: l.psn, RetryCount: retryCount, RNRRetry: rnrRetryCount}); err != nil {
 			t.Fatal(err)
 		}
 		l.ready = true

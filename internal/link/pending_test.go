@@ -2,11 +2,13 @@ package link
 
 import (
 	"testing"
+
+	"github.com/gosmc/smc/internal/verbs"
 )
 
 // An answeringQP counts how often it is told to answer first. It can do nothing else.
 type answeringQP struct {
-	queuePair
+	verbs.QP
 	answers int
 }
 

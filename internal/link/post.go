@@ -3,7 +3,7 @@ package link
 import (
 	"os"
 
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
@@ -239,25 +239,25 @@ func (c *Carrier) fill(i int) {
 		p.done = progress{c.seq, c.said}
 	}
 	m.Append(c.link.message(i)[:0])
-	p.work[n] = rdma.SendWR{
+	p.work[n] = verbs.SendWR{
 		// rule: TestQueuePair: Solicited: true -> Solicited: false
-		ID: idCDC | uint64(i), Op: rdma.OpSend, Signaled: true, Solicited: true,
-		Local: [2]rdma.SGE{{MR: c.link.mr, Addr: c.link.mr.Addr() + uint64(cdcAt+i*cdcLen), Len: cdc.MessageLen}},
+		ID: idCDC | uint64(i), Op: verbs.OpSend, Signaled: true, Solicited: true,
+		Local: [2]verbs.SGE{{MR: c.link.mr, Addr: c.link.at + uint64(cdcAt+i*cdcLen), Len: cdc.MessageLen}},
 	}
 	c.link.stats.sentCDC.Add(1)
 	c.link.stats.sentBytes.Add(uint64(size))
 }
 
 // write makes a WRITE of the next size bytes, which go to offset at of the data in the peer's element.
-func (c *Carrier) write(w *rdma.SendWR, i int, at, size uint32) {
+func (c *Carrier) write(w *verbs.SendWR, i int, at, size uint32) {
 	ring := uint64(c.sendSize)
 	from := c.posted % ring
 	first := min(uint64(size), ring-from)
-	*w = rdma.SendWR{
-		ID: idCDC | uint64(i), Op: rdma.OpWrite,
-		Local: [2]rdma.SGE{
-			{MR: c.region, Addr: c.region.Addr() + from, Len: uint32(first)},
-			{MR: c.region, Addr: c.region.Addr(), Len: size - uint32(first)},
+	*w = verbs.SendWR{
+		ID: idCDC | uint64(i), Op: verbs.OpWrite,
+		Local: [2]verbs.SGE{
+			{MR: c.region, Addr: c.regionAt + from, Len: uint32(first)},
+			{MR: c.region, Addr: c.regionAt, Len: size - uint32(first)},
 		},
 		Remote: c.peer.Addr + uint64(c.base) + uint64(at), RKey: c.peer.RKey,
 	}

@@ -1,20 +1,20 @@
 package link
 
 import (
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
 // receiveWork is the work request of a receive. A short message stays in its head.
-func (l *Link) receiveWork(i int) rdma.RecvWR {
-	return rdma.RecvWR{ID: uint64(i), Local: [2]rdma.SGE{
-		{MR: l.mr, Addr: l.mr.Addr() + uint64(headsAt+i*headLen), Len: headLen},
-		{MR: l.mr, Addr: l.mr.Addr() + uint64(tailsAt+i*tailLen), Len: tailLen},
+func (l *Link) receiveWork(i int) verbs.RecvWR {
+	return verbs.RecvWR{ID: uint64(i), Local: [2]verbs.SGE{
+		{MR: l.mr, Addr: l.at + uint64(headsAt+i*headLen), Len: headLen},
+		{MR: l.mr, Addr: l.at + uint64(tailsAt+i*tailLen), Len: tailLen},
 	}}
 }
 
 // handle is the completion handler. It runs on the device's goroutine, and must not wait for anybody.
-func (l *Link) handle(cq *rdma.CQ) {
+func (l *Link) handle(cq verbs.CQ) {
 	for {
 		n := cq.Poll(l.batch[:])
 		if n == 0 {
@@ -23,22 +23,22 @@ func (l *Link) handle(cq *rdma.CQ) {
 		received, sent := 0, false
 		for i := range l.batch[:n] {
 			c := &l.batch[i]
-			ok := c.Status == rdma.StatusOK
+			ok := c.Status == verbs.StatusOK
 			if !ok {
 				l.Fail(&WorkError{Op: c.Op, Status: c.Status})
 			}
 			switch {
-			case c.Op == rdma.CompletedSend && c.ID&idKind == idCDC:
+			case c.Op == verbs.CompletedSend && c.ID&idKind == idCDC:
 				l.completed(int(c.ID&^idKind), ok)
 				sent = true
-			case c.Op == rdma.CompletedSend && c.ID&idKind == idLLC:
+			case c.Op == verbs.CompletedSend && c.ID&idKind == idLLC:
 				l.completedLLC(int(c.ID&^idKind), ok)
 				sent = true
-			case c.Op == rdma.Received && ok:
+			case c.Op == verbs.Received && ok:
 				l.receive(int(c.ID), int(c.Len), c.Turn)
 				l.repost[received] = l.receiveWork(int(c.ID))
 				received++
-			case c.Op == rdma.ReceivedWriteImm && ok: // rule: TestImmediate
+			case c.Op == verbs.ReceivedWriteImm && ok: // rule: TestImmediate
 				l.stats.malformed.Add(1) // SMC has none, but it has used up a receive
 				l.repost[received] = l.receiveWork(int(c.ID))
 				received++

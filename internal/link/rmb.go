@@ -4,7 +4,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -29,7 +29,7 @@ type RMBToken struct {
 
 // NewRMB makes an RMB of a size, with zeroes in it.
 func (g *Group) NewRMB(code wire.SizeCode) (*RMB, error) {
-	mem, err := g.newMemory(code.Bytes(), rdma.LocalWrite|rdma.RemoteWrite)
+	mem, err := g.newMemory(code.Bytes(), verbs.LocalWrite|verbs.RemoteWrite)
 	if err != nil {
 		return nil, err
 	}
@@ -71,14 +71,14 @@ func (r *RMB) Clear() {
 func (r *RMB) Free() { r.group.freeMemory(r.mem) }
 
 // setGuard has the WRITEs of peers obey g, over all present and future links. nil ends that.
-func (r *RMB) setGuard(g *rdma.Guard) {
+func (r *RMB) setGuard(g *verbs.Guard) {
 	r.group.mu.Lock()
 	r.mem.setGuard(g)
 	r.group.mu.Unlock()
 }
 
 // newMemory maps memory and registers it with all links.
-func (g *Group) newMemory(size int, access rdma.Access) (*memory, error) {
+func (g *Group) newMemory(size int, access verbs.Access) (*memory, error) {
 	m, err := mapMemory(size, access)
 	if err != nil {
 		return nil, err

@@ -3,7 +3,7 @@ package link
 import (
 	"slices"
 
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
@@ -23,7 +23,7 @@ type place struct {
 	gen     uint32   // of the carrier's, when it got the place
 	end     uint64   // of the connection's stream, once it has arrived
 	done    progress // likewise
-	work    [workPerPost]rdma.SendWR
+	work    [workPerPost]verbs.SendWR
 	count   int // of work
 }
 
@@ -90,8 +90,8 @@ func (l *Link) takePlace(c *Carrier) (int, bool) {
 type round struct {
 	carriers [cdcSends]*Carrier
 	indexes  [cdcSends]int
-	writes   []rdma.SendWR
-	messages []rdma.SendWR
+	writes   []verbs.SendWR
+	messages []verbs.SendWR
 }
 
 // pump gives places to the carriers that wait, and posts for all of them at once: the WRITEs first
@@ -254,9 +254,9 @@ func (l *Link) pumpLLC() {
 		at := llcAt + i*receiveLen
 		copy(l.area[at:], m.bytes)
 		l.stats.sentLLC.Add(1)
-		err := l.qp.PostSend(rdma.SendWR{
-			ID: idLLC | uint64(i), Op: rdma.OpSend, Signaled: true, Solicited: true,
-			Local: [2]rdma.SGE{{MR: l.mr, Addr: l.mr.Addr() + uint64(at), Len: uint32(len(m.bytes))}},
+		err := l.qp.PostSend(verbs.SendWR{
+			ID: idLLC | uint64(i), Op: verbs.OpSend, Signaled: true, Solicited: true,
+			Local: [2]verbs.SGE{{MR: l.mr, Addr: l.at + uint64(at), Len: uint32(len(m.bytes))}},
 		})
 		if err != nil {
 			l.Fail(l.error(err))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -42,11 +43,11 @@ type simPost struct {
 	place, n int // n: which work request it is
 }
 
-func (q *simQP) Init(rdma.Access) error        { return nil }
-func (q *simQP) ReadyToReceive(rdma.RTR) error { return nil }
-func (q *simQP) ReadyToSend(rdma.RTS) error    { return nil }
-func (q *simQP) PostRecv(...rdma.RecvWR) error { return nil }
-func (q *simQP) Fail() error                   { q.dead = true; return nil }
+func (q *simQP) Init(verbs.Access) error        { return nil }
+func (q *simQP) ReadyToReceive(verbs.RTR) error { return nil }
+func (q *simQP) ReadyToSend(verbs.RTS) error    { return nil }
+func (q *simQP) PostRecv(...verbs.RecvWR) error { return nil }
+func (q *simQP) Fail() error                    { q.dead = true; return nil }
 func (q *simQP) Close() error {
 	q.dead, q.wire, q.posted, q.arrived = true, nil, nil, nil
 	return nil
@@ -55,10 +56,10 @@ func (q *simQP) AnswerFirst()             {}
 func (q *simQP) HoldAnswers()             { q.held++ }
 func (q *simQP) Drain(time.Duration) bool { return q.handle() }
 func (q *simQP) QPN() wire.QPN            { return wire.QPN(q.link.name*2 + q.side) }
-func (q *simQP) Stats() rdma.QPStats      { return rdma.QPStats{} }
+func (q *simQP) Stats() verbs.QPStats     { return verbs.QPStats{} }
 
 // PostSend copies the bytes to be sent out of memory at once. One that has failed flushes it.
-func (q *simQP) PostSend(wrs ...rdma.SendWR) error {
+func (q *simQP) PostSend(wrs ...verbs.SendWR) error {
 	for i := range wrs {
 		wr := &wrs[i]
 		q.sent++
@@ -68,7 +69,7 @@ func (q *simQP) PostSend(wrs ...rdma.SendWR) error {
 		if q.dead {
 			continue
 		}
-		p := simPacket{write: wr.Op == rdma.OpWrite, addr: wr.Remote, rkey: wr.RKey}
+		p := simPacket{write: wr.Op == verbs.OpWrite, addr: wr.Remote, rkey: wr.RKey}
 		for _, s := range wr.Local {
 			if s.Len > 0 {
 				p.data = append(p.data, q.w.memory(q.side, q.link.ends[q.side], s)...)
@@ -80,7 +81,7 @@ func (q *simQP) PostSend(wrs ...rdma.SendWR) error {
 }
 
 // memory returns the bytes that a side's own work request names.
-func (w *world) memory(side int, l *Link, s rdma.SGE) []byte {
+func (w *world) memory(side int, l *Link, s verbs.SGE) []byte {
 	at := s.Addr - s.MR.Addr()
 	if s.MR == l.mr {
 		return l.area[at:][:s.Len]
@@ -123,7 +124,7 @@ func (q *simQP) deliver() bool {
 		return true
 	}
 	for _, m := range w.sides[1-q.side].group.memories {
-		if mr := m.region(to); mr != nil && mr.RKey() == p.rkey && m.access&rdma.RemoteWrite != 0 {
+		if mr, ok := m.region(to).(*rdma.MR); ok && mr.RKey() == p.rkey && m.access&verbs.RemoteWrite != 0 {
 			at := p.addr - mr.Addr()
 			if at+uint64(len(p.data)) > uint64(len(m.bytes)) {
 				w.failf("a WRITE of %d bytes to offset %d of %d", len(p.data), at, len(m.bytes))

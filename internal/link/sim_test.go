@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -35,8 +35,8 @@ type world struct {
 
 type simSide struct {
 	group *Group
-	dev   *rdma.Device
-	pd    *rdma.PD
+	dev   verbs.Device
+	pd    verbs.PD
 }
 
 // A simLink is a link, with the knowledge of the owners on both sides.
@@ -71,7 +71,7 @@ func (w *world) fail(side int, l *simLink, why string) {
 }
 
 // newWorld makes two groups with a link and connections.
-func newWorld(t testing.TB, devs [2]*rdma.Device, pds [2]*rdma.PD, seed uint64) *world {
+func newWorld(t testing.TB, devs [2]verbs.Device, pds [2]verbs.PD, seed uint64) *world {
 	w := &world{rng: rand.New(rand.NewPCG(seed, 3)), total: map[string]int{}}
 	for i := range w.sides {
 		w.sides[i] = &simSide{group: NewGroup(), dev: devs[i], pd: pds[i]}
@@ -104,7 +104,8 @@ func (w *world) addLink(t testing.TB) {
 			l.free = append(l.free, uint8(k))
 		}
 		var err error
-		if l.mr, err = s.pd.RegisterMR(l.area, rdma.LocalWrite); err == nil {
+		if l.mr, err = s.pd.RegisterMR(l.area, verbs.LocalWrite); err == nil {
+			l.at = l.mr.Addr()
 			err = l.join()
 		}
 		if err != nil {
@@ -445,7 +446,7 @@ func (w *world) close() {
 }
 
 // play has one schedule, and returns why it has failed.
-func play(t testing.TB, devs [2]*rdma.Device, pds [2]*rdma.PD, seed uint64, tell func(string)) (w *world, failure simFailure) {
+func play(t testing.TB, devs [2]verbs.Device, pds [2]verbs.PD, seed uint64, tell func(string)) (w *world, failure simFailure) {
 	w = newWorld(t, devs, pds, seed)
 	w.tell = tell
 	defer func() {
@@ -468,7 +469,7 @@ func play(t testing.TB, devs [2]*rdma.Device, pds [2]*rdma.PD, seed uint64, tell
 
 // newSimDevices makes the devices that queue pairs and memory need to have names; nothing goes over
 // them.
-func newSimDevices(t testing.TB) (devs [2]*rdma.Device, pds [2]*rdma.PD) {
+func newSimDevices(t testing.TB) (devs [2]verbs.Device, pds [2]verbs.PD) {
 	t.Helper()
 	for i := range devs {
 		devs[i] = openDevice(t, randomLoopback(), nil)

@@ -5,8 +5,8 @@ import (
 	"io"
 	"testing"
 
-	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/stream"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
@@ -37,9 +37,9 @@ func (u *unsaid) place(k, at, n int) {
 		u.t.Fatal("no token")
 	}
 	base := int(u.e.carrier.in.base)
-	err := l.qp.PostSend(rdma.SendWR{
-		Op: rdma.OpWrite, Remote: token.Addr + uint64(base+at), RKey: token.RKey,
-		Local: [2]rdma.SGE{{MR: l.mr, Addr: l.mr.Addr(), Len: uint32(n)}},
+	err := l.qp.PostSend(verbs.SendWR{
+		Op: verbs.OpWrite, Remote: token.Addr + uint64(base+at), RKey: token.RKey,
+		Local: [2]verbs.SGE{{MR: l.mr, Addr: l.mr.Addr(), Len: uint32(n)}},
 	})
 	if err != nil {
 		u.t.Fatal(err)

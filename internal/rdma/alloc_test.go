@@ -107,10 +107,10 @@ func TestAllocationsOfDevices(t *testing.T) {
 	a, b := newSide(t, randomLoopback(), nil, nil), newSide(t, randomLoopback(), nil, nil)
 	connect(t, a, b, wire.MTU1024)
 	sends := []SendWR{
-		{ID: 1, Op: OpWrite, Remote: b.mr.Addr(), RKey: b.mr.RKey(), Local: [2]SGE{{a.mr, a.mr.Addr(), 20000}}},
-		{ID: 2, Op: OpSend, Signaled: true, Local: [2]SGE{{a.mr, a.mr.Addr(), 44}}},
+		{ID: 1, Op: OpWrite, Remote: b.mr.Addr(), RKey: b.mr.RKey(), Local: [2]SGE{{MR: a.mr, Addr: a.mr.Addr(), Len: 20000}}},
+		{ID: 2, Op: OpSend, Signaled: true, Local: [2]SGE{{MR: a.mr, Addr: a.mr.Addr(), Len: 44}}},
 	}
-	recvs := []RecvWR{{ID: 3, Local: [2]SGE{{b.mr, b.mr.Addr() + 30000, 44}}}}
+	recvs := []RecvWR{{ID: 3, Local: [2]SGE{{MR: b.mr, Addr: b.mr.Addr() + 30000, Len: 44}}}}
 	var one [1]Completion
 	take := func(s *side, id uint64) {
 		for s.cq.Poll(one[:]) == 0 {

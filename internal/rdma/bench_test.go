@@ -3,6 +3,7 @@ package rdma
 import (
 	"testing"
 
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -24,14 +25,14 @@ func benchmarkWrites(b *testing.B, mtu wire.MTU, size uint32, shared bool) {
 	}
 	done := 0
 	var buf [64]Completion
-	open := func(handler func(*CQ)) *side {
+	open := func(handler func(verbs.CQ)) *side {
 		addr, cfg := randomLoopback(), &Config{}
 		if shared {
 			cfg.Share = shares(b, addr, 1)[0]
 		}
 		return newSide(b, addr, cfg, handler)
 	}
-	a = open(func(cq *CQ) {
+	a = open(func(cq verbs.CQ) {
 		for n := cq.Poll(buf[:]); n > 0; n = cq.Poll(buf[:]) {
 			for range n {
 				if done++; left > 0 {
@@ -77,8 +78,8 @@ func benchmarkRally(b *testing.B, cfg *Config) {
 			panic(err)
 		}
 	}
-	handler := func(i int) func(*CQ) {
-		return func(cq *CQ) {
+	handler := func(i int) func(verbs.CQ) {
+		return func(cq verbs.CQ) {
 			var one [1]Completion
 			for cq.Poll(one[:]) > 0 {
 				s, peer := ends[i], ends[1-i]

@@ -34,7 +34,7 @@ func pairAt(t testing.TB, c *smctest.Cables, addrs [2]netip.Addr) (ends [2]*side
 // writeTo moves some bytes and waits until they are acknowledged.
 func (s *side) writeTo(t testing.TB, peer *side) {
 	t.Helper()
-	err := s.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Signaled: true, Remote: peer.mr.Addr(), RKey: peer.mr.RKey(), Local: [2]SGE{{s.mr, s.mr.Addr(), 50_000}}})
+	err := s.qp.PostSend(SendWR{ID: 1, Op: OpWrite, Signaled: true, Remote: peer.mr.Addr(), RKey: peer.mr.RKey(), Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 50_000}}})
 	if err != nil {
 		t.Fatal(err)
 	}

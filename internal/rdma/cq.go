@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gosmc/smc/internal/verbs"
 )
 
 // A CQ is a completion queue. It may be used by several goroutines.
@@ -13,7 +15,7 @@ import (
 // completion has been taken out here, and the queue has room for all that its queue pairs can hold.
 type CQ struct {
 	depth   int
-	handler func(*CQ)
+	handler func(verbs.CQ)
 	news    chan struct{}
 
 	mu       sync.Mutex
@@ -31,7 +33,7 @@ type CQ struct {
 // handler, if not nil, is called after completions were put in, on a goroutine of the device, never
 // twice at a time. It is to take out all there is with [CQ.Poll]. It may post work and must not
 // block: everything else of the device waits. Without a handler use [CQ.Channel].
-func (d *Device) NewCQ(depth int, handler func(*CQ)) (*CQ, error) {
+func (d *Device) NewCQ(depth int, handler func(verbs.CQ)) (*CQ, error) {
 	if depth <= 0 || depth > maxCQDepth {
 		return nil, argError("a completion queue of depth %d, which is not in 1 to %d", depth, maxCQDepth)
 	}
@@ -60,20 +62,20 @@ func (c *CQ) take() Completion {
 	done := *slot
 	*slot = Completion{}
 	c.head++
-	if done.Op.isRecv() {
-		done.QP.recvUnpolled.Add(-1)
+	if q := done.QP.(*QP); done.Op.IsRecv() {
+		q.recvUnpolled.Add(-1)
 	} else {
-		done.QP.sendUnpolled.Add(-1)
+		q.sendUnpolled.Add(-1)
 	}
 	return done
 }
 
 // put adds a completion. The caller holds the lock of its queue pair.
 func (c *CQ) put(done Completion) {
-	if done.Op.isRecv() {
-		done.QP.recvUnpolled.Add(1)
+	if q := done.QP.(*QP); done.Op.IsRecv() {
+		q.recvUnpolled.Add(1)
 	} else {
-		done.QP.sendUnpolled.Add(1)
+		q.sendUnpolled.Add(1)
 	}
 	c.mu.Lock()
 	if int(c.tail-c.head) == len(c.ring) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -76,7 +77,7 @@ func TestCQNeverOverflows(t *testing.T) {
 func TestDrain(t *testing.T) {
 	enter, leave := make(chan struct{}), make(chan struct{})
 	calls := 0 // of the handler, never two at a time
-	cq := &CQ{handler: func(*CQ) {
+	cq := &CQ{handler: func(verbs.CQ) {
 		if calls++; calls == 1 {
 			close(enter)
 			<-leave

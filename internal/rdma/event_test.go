@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -152,8 +153,8 @@ func TestEventsCoalesce(t *testing.T) {
 	if n := e.poll(all); n != 0 {
 		t.Errorf("%+v is told of what has gone by", all[:n])
 	}
-	for k := EventInterfaceDown; k <= EventOthersChanged+1; k++ {
-		if unknown := strings.HasPrefix(k.String(), "event("); unknown != (k > EventOthersChanged) {
+	for k := EventInterfaceDown; k <= verbs.EventDeviceRemoved+1; k++ {
+		if unknown := strings.HasPrefix(k.String(), "event("); unknown != (k > verbs.EventDeviceRemoved) {
 			t.Errorf("kind %d is %q", k, k)
 		}
 	}
@@ -181,7 +182,7 @@ func TestQPFailedEvent(t *testing.T) {
 		if err := errors.Join(q.Init(RemoteWrite),
 			q.ReadyToReceive(RTR{RemoteGID: wire.GIDFromAddr(nobody), RemoteQPN: 77, PathMTU: wire.MTU1024}),
 			q.ReadyToSend(RTS{Timeout: 1}),
-			q.PostSend(SendWR{Op: OpWrite, Local: [2]SGE{{a.mr, a.mr.Addr(), 1}}})); err != nil {
+			q.PostSend(SendWR{Op: OpWrite, Local: [2]SGE{{MR: a.mr, Addr: a.mr.Addr(), Len: 1}}})); err != nil {
 			t.Fatal(err)
 		}
 		return q
@@ -215,7 +216,7 @@ func TestSendsRefusedEvent(t *testing.T) {
 		{unix.EMSGSIZE, "link set cable0 mtu 1000", "link set cable0 mtu 1500"},
 	} {
 		c.IP(0, tt.change)
-		if err := s.qp.PostSend(SendWR{Op: OpWrite, Signaled: true, Remote: pair[1].mr.Addr(), RKey: pair[1].mr.RKey(), Local: [2]SGE{{s.mr, s.mr.Addr(), 5000}}}); err != nil {
+		if err := s.qp.PostSend(SendWR{Op: OpWrite, Signaled: true, Remote: pair[1].mr.Addr(), RKey: pair[1].mr.RKey(), Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 5000}}}); err != nil {
 			t.Fatal(err)
 		}
 		for e := nextEvent(t, d); e.Kind != EventSendsRefused || e.Err != tt.reason || e.Count == 0; e = nextEvent(t, d) {

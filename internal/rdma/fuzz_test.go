@@ -138,7 +138,7 @@ func (f *fuzzer) look() {
 	}
 	for _, c := range f.completions() {
 		list := &f.sends
-		if c.Op.isRecv() {
+		if c.Op.IsRecv() {
 			list = &f.recvs
 		}
 		if len(*list) == 0 || (*list)[0] != c.ID {

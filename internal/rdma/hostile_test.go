@@ -106,7 +106,7 @@ func victim(t testing.TB) (*side, *rawPeer) {
 	if err := s.qp.ReadyToSend(RTS{SendPSN: s.psn, Timeout: 15, RetryCount: 7, RNRRetry: 7}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.qp.PostRecv(RecvWR{ID: 1, Local: [2]SGE{{s.mr, s.mr.Addr(), 64}}}); err != nil {
+	if err := s.qp.PostRecv(RecvWR{ID: 1, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 64}}}); err != nil {
 		t.Fatal(err)
 	}
 	return s, peer
@@ -366,7 +366,7 @@ func TestForgedAcks(t *testing.T) {
 	}
 	forge(-1, 0)
 	s.marker(t, peer, testRecvPSN)
-	if err := s.qp.PostSend(SendWR{ID: 5, Op: OpWrite, Signaled: true, Local: [2]SGE{{s.mr, s.mr.Addr(), 2000}}}); err != nil {
+	if err := s.qp.PostSend(SendWR{ID: 5, Op: OpWrite, Signaled: true, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 2000}}}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -400,7 +400,7 @@ func TestDeregisterUnderFire(t *testing.T) {
 	}
 	for i := range 200 {
 		err := a.qp.PostSend(SendWR{ID: uint64(i), Op: OpWrite, Signaled: true, Remote: region.Addr(), RKey: region.RKey(),
-			Local: [2]SGE{{a.mr, a.mr.Addr() + uint64(i*1024), uint32(len(mem))}}})
+			Local: [2]SGE{{MR: a.mr, Addr: a.mr.Addr() + uint64(i*1024), Len: uint32(len(mem))}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -410,7 +410,7 @@ func TestDeregisterUnderFire(t *testing.T) {
 		t.Fatal(err)
 	}
 	was := bytes.Clone(mem)
-	err = a.qp.PostSend(SendWR{ID: 200, Op: OpWrite, Signaled: true, Remote: region.Addr(), RKey: region.RKey(), Local: [2]SGE{{a.mr, a.mr.Addr(), 1}}})
+	err = a.qp.PostSend(SendWR{ID: 200, Op: OpWrite, Signaled: true, Remote: region.Addr(), RKey: region.RKey(), Local: [2]SGE{{MR: a.mr, Addr: a.mr.Addr(), Len: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -33,7 +34,7 @@ func newSleeperOn(t testing.TB, dev *Device) *sleeper {
 	t.Helper()
 	s := &sleeper{tokens: make(chan struct{}, 1), asleep: make(chan struct{}, 1)}
 	var batch [64]Completion
-	s.side = newSideOn(t, dev, func(cq *CQ) {
+	s.side = newSideOn(t, dev, func(cq verbs.CQ) {
 		for n := cq.Poll(batch[:]); n > 0; n = cq.Poll(batch[:]) {
 			for _, c := range batch[:n] {
 				if c.Op == Received && c.Status == StatusOK {
@@ -47,7 +48,7 @@ func newSleeperOn(t testing.TB, dev *Device) *sleeper {
 }
 
 func (s *sleeper) receive(id uint64) RecvWR {
-	return RecvWR{ID: id, Local: [2]SGE{{s.mr, s.mr.Addr() + id*64, 64}}}
+	return RecvWR{ID: id, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr() + id*64, Len: 64}}}
 }
 
 // ready posts receives.
@@ -90,7 +91,7 @@ func (s *sleeper) sleep() {
 // send sends a message.
 func (s *sleeper) send(t testing.TB) {
 	s.sent++
-	if err := s.qp.PostSend(SendWR{Op: OpSend, Local: [2]SGE{{s.mr, s.mr.Addr(), 44}}}); err != nil {
+	if err := s.qp.PostSend(SendWR{Op: OpSend, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 44}}}); err != nil {
 		t.Error(err)
 	}
 }

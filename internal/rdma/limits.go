@@ -3,6 +3,7 @@ package rdma
 import (
 	"time"
 
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -27,16 +28,12 @@ const (
 
 // Limits of ours.
 const (
-	// MaxMessage is the longest message in bytes. IBTA allows 2 GiB; at the smallest path MTU
-	// those are 2^23 packets, half of the sequence space, too many to tell old from new.
-	MaxMessage = 1 << 30
-
 	maxQueueDepth = 1 << 15 // work requests of a queue; rxe has 2^14
 	maxCQDepth    = 1 << 22 // completions of a queue; Linux asks for 32,766
 	maxRegion     = 1 << 40 // bytes of a memory region
 	maxRegions    = 1 << 20 // of a protection domain
 	maxQPs        = 1 << 16 // of a device
-	maxSGE        = 2       // pieces of a work request: a ring has two
+	maxSGE        = verbs.MaxSGE
 
 	// The window: packets that may be unacknowledged. It starts small, doubles while all goes well
 	// and halves when packets are lost. The floor is one super-packet of the socket: less would not

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -96,11 +97,11 @@ func (m *crowdMember) post() {
 }
 
 // take is the handler.
-func (c *crowd) take(cq *CQ) {
+func (c *crowd) take(cq verbs.CQ) {
 	var batch [32]Completion
 	for n := cq.Poll(batch[:]); n > 0; n = cq.Poll(batch[:]) {
 		for i := range batch[:n] {
-			m := c.byQP[batch[i].QP]
+			m := c.byQP[batch[i].QP.(*QP)]
 			if batch[i].Status != StatusOK {
 				c.failed.Add(1)
 			} else if done := m.done.Add(1); done < c.goal-1 {
@@ -150,7 +151,7 @@ func TestPathsEnd(t *testing.T) {
 	s, other := newSide(t, randomLoopback(), nil, nil), newSide(t, randomLoopback(), nil, nil)
 	for range 3 {
 		connect(t, s, other, wire.MTU1024)
-		err := s.qp.PostSend(SendWR{Op: OpWrite, Remote: other.mr.Addr(), RKey: other.mr.RKey(), Local: [2]SGE{{s.mr, s.mr.Addr(), testRegion}}})
+		err := s.qp.PostSend(SendWR{Op: OpWrite, Remote: other.mr.Addr(), RKey: other.mr.RKey(), Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: testRegion}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +213,7 @@ func backlogTo(t *testing.T, s *side, to netip.Addr, packets int) {
 	s.qp.mu.Lock()
 	defer s.qp.mu.Unlock()
 	s.qp.timerAt = 1 // as if it would fire soon
-	err := s.qp.c.postSend(&SendWR{Op: OpWrite, Local: [2]SGE{{s.mr, s.mr.Addr(), uint32(packets) * 1024}}})
+	err := s.qp.c.postSend(&SendWR{Op: OpWrite, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: uint32(packets) * 1024}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func backlogTo(t *testing.T, s *side, to netip.Addr, packets int) {
 
 func (s *side) postShort(t *testing.T) {
 	t.Helper()
-	if err := s.qp.PostSend(SendWR{Op: OpSend, Local: [2]SGE{{s.mr, s.mr.Addr(), 44}}}); err != nil {
+	if err := s.qp.PostSend(SendWR{Op: OpSend, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 44}}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -292,7 +293,7 @@ func TestWriteInSuperPackets(t *testing.T) {
 				t.Skip("needs UDP segmentation offload")
 			}
 			connect(t, a, b, mtu)
-			if err := b.qp.PostRecv(RecvWR{Local: [2]SGE{{b.mr, b.mr.Addr(), 44}}}); err != nil {
+			if err := b.qp.PostRecv(RecvWR{Local: [2]SGE{{MR: b.mr, Addr: b.mr.Addr(), Len: 44}}}); err != nil {
 				t.Fatal(err)
 			}
 			a.qp.mu.Lock()
@@ -301,8 +302,8 @@ func TestWriteInSuperPackets(t *testing.T) {
 			a.qp.mu.Unlock()
 			before := a.dev.SocketStats().Sent
 			err := a.qp.PostSend(
-				SendWR{Op: OpWrite, Remote: b.mr.Addr(), RKey: b.mr.RKey(), Local: [2]SGE{{a.mr, a.mr.Addr(), 64 << 10}}},
-				SendWR{Op: OpSend, Signaled: true, Local: [2]SGE{{a.mr, a.mr.Addr(), 44}}})
+				SendWR{Op: OpWrite, Remote: b.mr.Addr(), RKey: b.mr.RKey(), Local: [2]SGE{{MR: a.mr, Addr: a.mr.Addr(), Len: 64 << 10}}},
+				SendWR{Op: OpSend, Signaled: true, Local: [2]SGE{{MR: a.mr, Addr: a.mr.Addr(), Len: 44}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -339,7 +340,7 @@ func TestReceiveWhileFull(t *testing.T) {
 	t.Cleanup(func() { z.Close() })
 
 	seen := make(chan struct{}, 1)
-	receiver := newSideOn(t, a, func(cq *CQ) { // on the goroutine of the device
+	receiver := newSideOn(t, a, func(cq verbs.CQ) { // on the goroutine of the device
 		var one [1]Completion
 		for cq.Poll(one[:]) > 0 {
 			a.sched.mu.Lock()
@@ -359,14 +360,14 @@ func TestReceiveWhileFull(t *testing.T) {
 	backlogTo(t, ghost, c.Addr[0][1].Next().Next(), 2000)
 
 	for range 200 {
-		if err := receiver.qp.PostRecv(RecvWR{Local: [2]SGE{{receiver.mr, receiver.mr.Addr(), 44}}}); err != nil {
+		if err := receiver.qp.PostRecv(RecvWR{Local: [2]SGE{{MR: receiver.mr, Addr: receiver.mr.Addr(), Len: 44}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// The answer to one of these finds the socket full, and then another one comes.
 	for deadline := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
 		for _, s := range []*side{ghost, talker} { // until their queues are full
-			s.qp.PostSend(SendWR{Op: OpSend, Local: [2]SGE{{s.mr, s.mr.Addr(), 44}}})
+			s.qp.PostSend(SendWR{Op: OpSend, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 44}}})
 		}
 		select {
 		case <-seen:

@@ -95,7 +95,7 @@ func (m *modelPeer) postSend(wr *SendWR) error {
 	var all []byte
 	for _, s := range wr.Local {
 		if s.Len > 0 {
-			b, ok := s.MR.slice(s.Addr, uint64(s.Len))
+			b, ok := s.MR.(*MR).slice(s.Addr, uint64(s.Len))
 			if !ok {
 				return errors.New("no such memory")
 			}

@@ -9,16 +9,6 @@ import (
 	"github.com/gosmc/smc/wire"
 )
 
-// Access is the set of operations that are allowed on a memory region, or to a peer on a queue
-// pair.
-type Access uint8
-
-// All kinds of access. Reading and writing by the owner's SENDs and WRITEs needs no permission.
-const (
-	LocalWrite  Access = 1 << iota // receives may be placed here
-	RemoteWrite                    // the peer may WRITE here; needs LocalWrite
-)
-
 const allAccess = LocalWrite | RemoteWrite
 
 // An MR is a memory region: memory that work requests may name, and a peer too if it may write.

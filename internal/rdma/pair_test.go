@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/udp"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -28,7 +29,7 @@ type side struct {
 
 const testRegion = 4 << 20
 
-func newSide(t testing.TB, addr netip.Addr, cfg *Config, handler func(*CQ)) *side {
+func newSide(t testing.TB, addr netip.Addr, cfg *Config, handler func(verbs.CQ)) *side {
 	t.Helper()
 	dev, err := Open(addr, cfg)
 	if err != nil {
@@ -38,7 +39,7 @@ func newSide(t testing.TB, addr netip.Addr, cfg *Config, handler func(*CQ)) *sid
 	return newSideOn(t, dev, handler)
 }
 
-func newSideOn(t testing.TB, dev *Device, handler func(*CQ)) *side {
+func newSideOn(t testing.TB, dev *Device, handler func(verbs.CQ)) *side {
 	t.Helper()
 	s := &side{dev: dev, psn: RandomPSN()}
 	var err error
@@ -111,14 +112,14 @@ func TestTransfer(t *testing.T) {
 			}
 			for i, n := range []int{0, 1, 3, 64, 1023, 1024, 1025, 2048, 65536, 65537, 1 << 20, testRegion - 7} {
 				clear(b.mr.Bytes())
-				if err := b.qp.PostRecv(RecvWR{ID: uint64(100 + i), Local: [2]SGE{{b.mr, b.mr.Addr() + testRegion - 4, 4}}}); err != nil {
+				if err := b.qp.PostRecv(RecvWR{ID: uint64(100 + i), Local: [2]SGE{{MR: b.mr, Addr: b.mr.Addr() + testRegion - 4, Len: 4}}}); err != nil {
 					t.Fatal(err)
 				}
 				first := n / 3
 				err := a.qp.PostSend(
 					SendWR{ID: uint64(i), Op: OpWrite, Signaled: true, Remote: b.mr.Addr() + 1, RKey: b.mr.RKey(),
-						Local: [2]SGE{{a.mr, a.mr.Addr() + 3, uint32(first)}, {a.mr, a.mr.Addr() + 3 + uint64(first), uint32(n - first)}}},
-					SendWR{ID: 77, Op: OpSendImm, Imm: 0x01020304, Solicited: true, Local: [2]SGE{{a.mr, a.mr.Addr(), 4}}})
+						Local: [2]SGE{{MR: a.mr, Addr: a.mr.Addr() + 3, Len: uint32(first)}, {MR: a.mr, Addr: a.mr.Addr() + 3 + uint64(first), Len: uint32(n - first)}}},
+					SendWR{ID: 77, Op: OpSendImm, Imm: 0x01020304, Solicited: true, Local: [2]SGE{{MR: a.mr, Addr: a.mr.Addr(), Len: 4}}})
 				if err != nil {
 					t.Fatal(err)
 				}

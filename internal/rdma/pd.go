@@ -83,6 +83,3 @@ func randomBits() uint32 {
 	rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint32(b[:])
 }
-
-// RandomPSN returns a first packet sequence number that nobody can guess.
-func RandomPSN() wire.PSN { return wire.PSN(randomBits()) & wire.MaxPSN }

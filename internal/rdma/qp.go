@@ -310,7 +310,7 @@ func (q *QP) deliver() (send, recv bool) {
 	for i := range q.c.done {
 		done := &q.c.done[i]
 		done.QP = q
-		if done.Op.isRecv() {
+		if done.Op.IsRecv() {
 			if !recv {
 				turn = turns.Add(1) // before the peer is told
 			}

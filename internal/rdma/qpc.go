@@ -51,23 +51,6 @@ type qpc struct {
 	responder
 }
 
-// RTR has the attributes that a queue pair needs before it can receive: IBTA 11.2.4.2.
-type RTR struct {
-	RemoteGID   wire.GID
-	RemoteQPN   wire.QPN
-	PathMTU     wire.MTU // at most the device's; the smaller one of both sides
-	RecvPSN     wire.PSN // of the peer's first packet
-	MinRNRTimer uint8    // code, 5 bits: how long the peer waits when no receive is posted
-}
-
-// RTS has the attributes that a queue pair needs before it can send: IBTA 11.2.4.2.
-type RTS struct {
-	SendPSN    wire.PSN // of our first packet
-	Timeout    uint8    // local ACK timeout, 4.096 us << Timeout; 0: wait forever
-	RetryCount uint8    // timeouts and sequence NAKs without progress before giving up, 0 to 7
-	RNRRetry   uint8    // the same for a peer that has no receive posted; 7: no limit
-}
-
 func newQPC(qpn wire.QPN, pd *PD, keepers *keeperPool, maxSend, maxRecv int) *qpc {
 	q := &qpc{qpn: qpn, pd: pd}
 	q.sq = make([]sendEntry, powerOfTwo(maxSend))
@@ -179,11 +162,12 @@ func (q *qpc) checkLocal(pieces *[maxSGE]SGE, need Access) error {
 		if s.Len == 0 {
 			continue
 		}
-		if s.MR == nil || s.MR.pd != q.pd || s.MR.dead.Load() || s.MR.access&need != need {
+		m, _ := s.MR.(*MR)
+		if m == nil || m.pd != q.pd || m.dead.Load() || m.access&need != need {
 			return fmt.Errorf("rdma: piece %d: %w", i, ErrRegion)
 		}
-		if _, ok := s.MR.slice(s.Addr, uint64(s.Len)); !ok {
-			return fmt.Errorf("rdma: piece %d, %d bytes from %#x of region %#x+%d: %w", i, s.Len, s.Addr, s.MR.addr, len(s.MR.mem), ErrRegion)
+		if _, ok := m.slice(s.Addr, uint64(s.Len)); !ok {
+			return fmt.Errorf("rdma: piece %d, %d bytes from %#x of region %#x+%d: %w", i, s.Len, s.Addr, m.addr, len(m.mem), ErrRegion)
 		}
 	}
 	return nil

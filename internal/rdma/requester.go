@@ -96,7 +96,7 @@ func (q *qpc) postSend(wr *SendWR) error {
 	if wr.Op < OpSend || wr.Op > OpWriteImm {
 		return argError("operation %v", wr.Op)
 	}
-	length := wr.length()
+	length := wr.Length()
 	if length > MaxMessage { // rule: TestPostSend
 		return argError("a message of %d bytes", length)
 	}
@@ -117,7 +117,7 @@ func (q *qpc) postSend(wr *SendWR) error {
 
 func (q *qpc) completeSend(wr *SendWR, status Status) {
 	op := CompletedSend
-	if wr.Op.isWrite() {
+	if wr.Op.IsWrite() {
 		op = CompletedWrite
 	}
 	q.done = append(q.done, Completion{ID: wr.ID, Op: op, Status: status})
@@ -296,7 +296,7 @@ func gather(pieces *[maxSGE]SGE, offset uint32, b []byte) bool {
 		if n == 0 {
 			return true
 		}
-		from, ok := s.bytes(offset, uint32(n))
+		from, ok := bytesOf(s, offset, uint32(n))
 		if !ok {
 			return false
 		}

@@ -401,10 +401,10 @@ func TestPSNOfEveryPacket(t *testing.T) {
 					BTH:     roce.BTH{Opcode: names[kind], Solicited: last, AckReq: last, PKey: 0xffff, DestQPN: testRemote, PSN: wire.PSN(0xfffffd+i) & 0xffffff},
 					Payload: content[i*256 : min(n, i*256+256)],
 				}
-				if op.isWrite() && i == 0 {
+				if op.IsWrite() && i == 0 {
 					want.RETH = roce.RETH{VA: wr.Remote, RKey: wr.RKey, Length: uint32(n)}
 				}
-				if op.hasImm() && last {
+				if op.HasImm() && last {
 					want.Imm = wr.Imm
 				}
 				p.Payload, want.Payload = slices.Clip(p.Payload), slices.Clip(want.Payload)

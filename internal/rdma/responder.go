@@ -353,7 +353,7 @@ func (q *qpc) executeSend(p *roce.Packet) roce.Syndrome {
 		received = 0
 	}
 	// rule: TestRequestChecks, TestSendOf2GiB
-	if uint64(received)+uint64(len(p.Payload)) > min(wr.length(), maxWriteLen) { // no message is longer
+	if uint64(received)+uint64(len(p.Payload)) > min(wr.Length(), maxWriteLen) { // no message is longer
 		q.completeRecv(Completion{ID: q.takeRecv().ID, Op: Received, Status: StatusLocalLength})
 		return roce.NakInvalidRequest
 	}
@@ -400,7 +400,7 @@ func scatter(pieces *[maxSGE]SGE, offset uint32, b []byte) bool {
 		if n == 0 {
 			return true
 		}
-		to, ok := s.bytes(offset, uint32(n))
+		to, ok := bytesOf(s, offset, uint32(n))
 		if !ok {
 			return false
 		}
@@ -410,12 +410,13 @@ func scatter(pieces *[maxSGE]SGE, offset uint32, b []byte) bool {
 	return true
 }
 
-// bytes returns the n bytes from offset of the piece, and false if its region is gone.
-func (s *SGE) bytes(offset, n uint32) ([]byte, bool) {
-	if s.MR.dead.Load() {
+// bytesOf returns the n bytes from offset of a piece, and false if its region is gone.
+func bytesOf(s *SGE, offset, n uint32) ([]byte, bool) {
+	m := s.MR.(*MR) // checkLocal has looked
+	if m.dead.Load() {
 		return nil, false
 	}
-	return s.MR.slice(s.Addr+uint64(offset), uint64(n))
+	return m.slice(s.Addr+uint64(offset), uint64(n))
 }
 
 func (q *qpc) completeRecv(c Completion) { q.done = append(q.done, c) }

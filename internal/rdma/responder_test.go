@@ -516,7 +516,7 @@ func TestSendOf2GiB(t *testing.T) {
 	defer unix.Munmap(mem)
 	s := newRTS(t)
 	m := must1(s.pd.RegisterMR(mem, LocalWrite))(t)
-	if err := s.postRecv(&RecvWR{ID: 1, Local: [2]SGE{{m, m.addr, 3 << 30}, {m, m.addr, 2 << 30}}}); err != nil {
+	if err := s.postRecv(&RecvWR{ID: 1, Local: [2]SGE{{MR: m, Addr: m.addr, Len: 3 << 30}, {MR: m, Addr: m.addr, Len: 2 << 30}}}); err != nil {
 		t.Fatal(err)
 	}
 	s.take(s.request(roce.SendFirst, 0, make([]byte, 256)))

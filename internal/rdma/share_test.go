@@ -81,12 +81,12 @@ func TestShare(t *testing.T) {
 		for _, pair := range ends {
 			for k, s := range pair {
 				to := pair[1-k]
-				if err := to.qp.PostRecv(RecvWR{ID: 1, Local: [2]SGE{{to.mr, to.mr.Addr(), 4}}}); err != nil {
+				if err := to.qp.PostRecv(RecvWR{ID: 1, Local: [2]SGE{{MR: to.mr, Addr: to.mr.Addr(), Len: 4}}}); err != nil {
 					t.Fatal(err)
 				}
 				err := s.qp.PostSend(
-					SendWR{Op: OpWrite, Remote: to.mr.Addr() + n, RKey: to.mr.RKey(), Local: [2]SGE{{s.mr, s.mr.Addr() + uint64(k), n - 8}}},
-					SendWR{ID: 2, Op: OpSend, Signaled: true, Local: [2]SGE{{s.mr, s.mr.Addr(), 4}}})
+					SendWR{Op: OpWrite, Remote: to.mr.Addr() + n, RKey: to.mr.RKey(), Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr() + uint64(k), Len: n - 8}}},
+					SendWR{ID: 2, Op: OpSend, Signaled: true, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 4}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -190,7 +190,7 @@ func TestHandOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 8 {
-			if err := s.qp.PostRecv(RecvWR{ID: 1, Local: [2]SGE{{s.mr, s.mr.Addr(), 64}}}); err != nil {
+			if err := s.qp.PostRecv(RecvWR{ID: 1, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 64}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -299,7 +299,7 @@ func TestHandOnMany(t *testing.T) {
 			}
 			for k := range uint64(8) { // in pieces, so that they take turns
 				err := pair[1].qp.PostSend(SendWR{Op: OpWrite, Signaled: k == 7, Remote: pair[0].mr.Addr() + k*n/8, RKey: pair[0].mr.RKey(),
-					Local: [2]SGE{{pair[1].mr, pair[1].mr.Addr() + k*n/8, n / 8}}})
+					Local: [2]SGE{{MR: pair[1].mr, Addr: pair[1].mr.Addr() + k*n/8, Len: n / 8}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -342,7 +342,7 @@ func TestHandOnLies(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 4 {
-		if err := s.qp.PostRecv(RecvWR{ID: 1, Local: [2]SGE{{s.mr, s.mr.Addr(), 64}}}); err != nil {
+		if err := s.qp.PostRecv(RecvWR{ID: 1, Local: [2]SGE{{MR: s.mr, Addr: s.mr.Addr(), Len: 64}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

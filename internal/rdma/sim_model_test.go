@@ -264,7 +264,7 @@ func (d *simSide) randomMsg() simMsg {
 			m.wr.Local[i] = SGE{MR: d.source, Addr: d.source.addr + uint64(m.at[i]), Len: uint32(n)}
 		}
 	}
-	if m.wr.Op.isWrite() {
+	if m.wr.Op.IsWrite() {
 		m.wr.RKey, m.wr.Remote = d.peer.target.rkey, d.peer.target.addr+uint64(r.IntN(simTarget-m.length+1))
 		if m.length == 0 { // which needs no key
 			m.wr.RKey, m.wr.Remote = 0xbad, r.Uint64()
@@ -409,7 +409,7 @@ func (d *simSide) ranOne(psn wire.PSN) {
 	n := min(m.length-offset, mtu)
 	var scratch [4096]byte
 	b := m.content(scratch[:0], offset, n)
-	if m.wr.Op.isWrite() {
+	if m.wr.Op.IsWrite() {
 		at := targetAt
 		if n > 0 {
 			at += int(m.wr.Remote-d.target.addr) + offset
@@ -447,7 +447,7 @@ func (d *simSide) ranOne(psn wire.PSN) {
 		if m.wr.Op == OpWriteImm {
 			want.Op = ReceivedWriteImm
 		}
-		if m.wr.Op.hasImm() {
+		if m.wr.Op.HasImm() {
 			want.HasImm, want.Imm = true, m.wr.Imm
 		}
 		d.wants = append(d.wants, want)
@@ -461,7 +461,7 @@ func (d *simSide) collect() {
 		if d.s.trace {
 			d.s.t.Logf("%12v side %d completes %+v", d.s.now-simStart, d.i, c)
 		}
-		if c.Op.isRecv() {
+		if c.Op.IsRecv() {
 			d.recvDone(c)
 		} else {
 			d.sendDone(c)
@@ -510,7 +510,7 @@ func (d *simSide) sendDone(c Completion) {
 		}
 	}
 	op := CompletedSend
-	if m.wr.Op.isWrite() {
+	if m.wr.Op.IsWrite() {
 		op = CompletedWrite
 	}
 	if want := (Completion{ID: c.ID, Op: op, Status: c.Status}); c != want {

@@ -14,16 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/core"
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/roce"
 )
 
-// A Device is a software RNIC on an address of this machine. The methods may be called by several goroutines.
+// A Device is an RNIC on an address of this machine, in software or of the kernel. The methods may be
+// called by several goroutines.
 type Device struct {
 	all  *Set
-	dev  *rdma.Device
+	dev  verbs.Device
 	nets []netip.Prefix // IP networks of its interface
 	stop chan struct{}  // ends watch
 	done chan struct{}  // closed when watch has ended
@@ -33,7 +34,7 @@ type Device struct {
 	unused time.Time      // when users became 0
 	links  map[User]bool  // links on it
 	groups map[Group]bool // link groups that learn when it goes down or comes back
-	down   string         // why it cannot be used now, as an rdma.Event says it; "" if it can
+	down   string         // why it cannot be used now, as a verbs.Event says it; "" if it can
 
 	noInterface, noAddress bool          // the reasons for down
 	outages                atomic.Uint64 // how often it went down; changes with mu
@@ -61,8 +62,8 @@ type Group interface {
 	SetRNICs([]core.RNIC)
 }
 
-// RDMA returns the device of package rdma, which the Device owns.
-func (n *Device) RDMA() *rdma.Device { return n.dev }
+// Verbs returns the device of a provider, which the Device owns.
+func (n *Device) Verbs() verbs.Device { return n.dev }
 
 // Addr returns the address of the device.
 func (n *Device) Addr() netip.Addr { return n.dev.Addr() }
@@ -111,7 +112,7 @@ func (n *Device) tellGroups() {
 // watch handles the events of the device until the device is closed.
 func (n *Device) watch() {
 	defer close(n.done)
-	var events [16]rdma.Event
+	var events [16]verbs.Event
 	for {
 		select {
 		case <-n.dev.Events():
@@ -148,27 +149,27 @@ func (n *Device) DownSince(outage uint64) bool {
 // goesDown and comesBack record an event. An interface that is up again may still lack the address:
 // the kernel removes IPv6 addresses with the interface. comesBack reports whether the device can be
 // used.
-func (n *Device) goesDown(kind rdma.EventKind) {
+func (n *Device) goesDown(kind verbs.EventKind) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.down == "" {
 		n.outages.Add(1)
 	}
-	n.noInterface = n.noInterface || kind == rdma.EventInterfaceDown
-	n.noAddress = n.noAddress || kind == rdma.EventAddressGone
+	n.noInterface = n.noInterface || kind == verbs.EventInterfaceDown
+	n.noAddress = n.noAddress || kind == verbs.EventAddressGone
 	n.down = kind.String()
 }
 
-func (n *Device) comesBack(kind rdma.EventKind) bool {
+func (n *Device) comesBack(kind verbs.EventKind) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.noInterface = n.noInterface && kind != rdma.EventInterfaceUp
-	n.noAddress = n.noAddress && kind != rdma.EventAddressBack
+	n.noInterface = n.noInterface && kind != verbs.EventInterfaceUp
+	n.noAddress = n.noAddress && kind != verbs.EventAddressBack
 	switch {
 	case n.noInterface:
-		n.down = rdma.EventInterfaceDown.String()
+		n.down = verbs.EventInterfaceDown.String()
 	case n.noAddress: // rule: TestRNICDownTwice: n.noAddress -> false
-		n.down = rdma.EventAddressGone.String()
+		n.down = verbs.EventAddressGone.String()
 	default:
 		n.down = ""
 	}
@@ -178,27 +179,27 @@ func (n *Device) comesBack(kind rdma.EventKind) bool {
 // HandleEvent handles an event of the device. While the interface is down nothing gets through, so
 // links end at once and not after their retries, as with an adapter that reports it. Tests call it
 // as well.
-func (n *Device) HandleEvent(e *rdma.Event) {
+func (n *Device) HandleEvent(e *verbs.Event) {
 	log := n.all.cfg.Logger
 	switch e.Kind {
-	case rdma.EventInterfaceDown, rdma.EventAddressGone:
+	case verbs.EventInterfaceDown, verbs.EventAddressGone:
 		log.Warn("RoCE device is down", "addr", n.dev.Addr(), "event", e.Kind)
 		n.goesDown(e.Kind)
 		n.tell(0, fmt.Errorf("%w: %v", ErrDown, e.Kind))
 		n.tellGroups()
-	case rdma.EventInterfaceUp, rdma.EventAddressBack:
+	case verbs.EventInterfaceUp, verbs.EventAddressBack:
 		if n.comesBack(e.Kind) {
 			log.Info("RoCE device is up", "addr", n.dev.Addr(), "event", e.Kind)
 			n.tellGroups()
 		}
-	case rdma.EventMTUChanged:
+	case verbs.EventMTUChanged:
 		log.Info("RoCE device has another MTU", "addr", n.dev.Addr(), "mtu", e.MTU)
 		n.tell(e.MTU, fmt.Errorf("%w: the path MTU is now %v", ErrDown, e.MTU))
-	case rdma.EventSendsRefused:
+	case verbs.EventSendsRefused:
 		log.Warn("the kernel refuses packets of a RoCE device", "addr", n.dev.Addr(), "packets", e.Count, "err", e.Err)
-	case rdma.EventOthersChanged:
+	case verbs.EventOthersChanged:
 		n.all.othersChanged()
-	case rdma.EventQPFailed: // its link knows
+	case verbs.EventQPFailed: // its link knows
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package rnic manages the software RNICs of one host: it chooses an address for a connection, and
-// opens and closes devices of package rdma. It tells links and link groups about the devices'
+// opens and closes devices of package verbs. It tells links and link groups about the devices'
 // state, and knows networks, routes, VLANs and PNETIDs.
 //
 // Locks: Set.mu ranks before Device.mu. A link group's lock ranks before both: a Device calls a

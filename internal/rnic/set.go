@@ -12,6 +12,7 @@ import (
 
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 )
 
 // A DeviceConfig says how devices are made.
@@ -173,13 +174,8 @@ func (s *Set) openRNIC(addr netip.Addr) (n *Device, err error) {
 		cfg.Spin = -1
 	}
 	s.cfg.Namespace(func() {
-		if cfg.Port == 0 { // RoCEv2's port, which others want too
-			if cfg.Share, err = claimPort(s.cfg.Dir, addr); err != nil {
-				return
-			}
-		}
-		var dev *rdma.Device
-		if dev, err = rdma.Open(addr, &cfg); err != nil {
+		var dev verbs.Device
+		if dev, err = openSoftware(s.cfg.Dir, addr, cfg); err != nil {
 			return
 		}
 		n = &Device{
@@ -191,6 +187,21 @@ func (s *Set) openRNIC(addr netip.Addr) (n *Device, err error) {
 		go n.watch()
 	}
 	return n, err
+}
+
+// openSoftware opens the software device of an address.
+func openSoftware(dir string, addr netip.Addr, cfg DeviceConfig) (verbs.Device, error) {
+	if cfg.Port == 0 { // RoCEv2's port, which others want too
+		var err error
+		if cfg.Share, err = claimPort(dir, addr); err != nil {
+			return nil, err
+		}
+	}
+	dev, err := rdma.Open(addr, &cfg)
+	if err != nil {
+		return nil, err
+	}
+	return rdma.Verbs(dev), nil
 }
 
 // claimPort gets our part of UDP port 4791 of an address from the agent, nil if there is no agent:

@@ -16,6 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -111,8 +112,8 @@ func TestRNICDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, tt := range []struct{ down, up, says string }{
-		{"link set cable0 down", "link set cable0 up", rdma.EventInterfaceDown.String()},
-		{"addr del " + addr.String() + "/24 dev cable0", "addr add " + addr.String() + "/24 dev cable0", rdma.EventAddressGone.String()},
+		{"link set cable0 down", "link set cable0 up", verbs.EventInterfaceDown.String()},
+		{"addr del " + addr.String() + "/24 dev cable0", "addr add " + addr.String() + "/24 dev cable0", verbs.EventAddressGone.String()},
 	} {
 		cables.IP(0, tt.down)
 		smctest.Eventually(t, patience, tt.says, func() bool { return use.ends.Load() == int32(i+1) })
@@ -153,19 +154,19 @@ func TestRNICDownTwice(t *testing.T) {
 	}
 	defer n.Release()
 	for _, step := range []struct {
-		kind rdma.EventKind
+		kind verbs.EventKind
 		down string
 	}{
-		{rdma.EventInterfaceDown, "interface down"},
-		{rdma.EventAddressGone, "address gone"},
-		{rdma.EventInterfaceUp, "address gone"},
-		{rdma.EventAddressBack, ""},
-		{rdma.EventAddressGone, "address gone"},
-		{rdma.EventInterfaceDown, "interface down"},
-		{rdma.EventAddressBack, "interface down"},
-		{rdma.EventInterfaceUp, ""},
+		{verbs.EventInterfaceDown, "interface down"},
+		{verbs.EventAddressGone, "address gone"},
+		{verbs.EventInterfaceUp, "address gone"},
+		{verbs.EventAddressBack, ""},
+		{verbs.EventAddressGone, "address gone"},
+		{verbs.EventInterfaceDown, "interface down"},
+		{verbs.EventAddressBack, "interface down"},
+		{verbs.EventInterfaceUp, ""},
 	} {
-		n.HandleEvent(&rdma.Event{Kind: step.kind})
+		n.HandleEvent(&verbs.Event{Kind: step.kind})
 		n.mu.Lock()
 		if n.down != step.down {
 			t.Errorf("after %v it is down for %q, want %q", step.kind, n.down, step.down)

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/gosmc/smc/internal/control"
-	"github.com/gosmc/smc/internal/rdma"
 )
 
 // Port is the port number of every device: a software device is an address and has no other.
@@ -27,7 +26,7 @@ func (s *Set) Status() []control.StatusDevice {
 	}
 	for addr, f := range s.failed {
 		list = append(list, control.StatusDevice{
-			Address: addr.String(), Port: Port, State: "FAILED", Type: deviceType, PNETID: s.PNETIDOf(addr),
+			Address: addr.String(), Port: Port, State: "FAILED", Type: softwareType, PNETID: s.PNETIDOf(addr),
 			Why: s.cfg.Diagnose(f.err) + " (" + f.err.Error() + ")",
 		})
 	}
@@ -39,14 +38,14 @@ func (s *Set) Status() []control.StatusDevice {
 	return list
 }
 
-// deviceType is the type of all devices: software, on UDP.
-const deviceType = "RoCEv2"
+// softwareType is the type of devices in software, on UDP.
+const softwareType = "RoCEv2"
 
 func (n *Device) status() control.StatusDevice {
-	var stats rdma.DeviceStats = n.dev.Stats()
+	stats := n.dev.Stats()
 	us := n.RNIC()
 	s := control.StatusDevice{
-		NetDev: n.dev.Interface(), Address: n.dev.Addr().String(), Port: Port, State: "ACTIVE", Type: deviceType,
+		NetDev: n.dev.Interface(), Address: n.dev.Addr().String(), Port: Port, State: "ACTIVE", Type: n.dev.Type(),
 		GID: us.GID.String(), MAC: us.MAC.String(), MTU: n.dev.MTU().Bytes(), PNETID: n.all.pnetID(n.dev.Interface()),
 		RcvdPackets: stats.RcvdPackets, BadICRC: stats.BadICRC, UnknownQP: stats.UnknownQP, SendErrors: stats.SendErrors,
 	}

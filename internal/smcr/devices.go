@@ -34,7 +34,7 @@ func (s *groupDevices) watch(n *rnic.Device) {
 // at returns the device with a GID, nil if there is none. g.mu is held.
 func (s *groupDevices) at(gid wire.GID) *rnic.Device {
 	for _, n := range s.all {
-		if gid == n.RDMA().GID() {
+		if gid == n.Verbs().GID() {
 			return n
 		}
 	}

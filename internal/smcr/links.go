@@ -28,7 +28,7 @@ type groupLinks struct {
 func (s *groupLinks) add(n *rnic.Device, num llc.LinkNum) (*groupLink, error) {
 	l := &groupLink{group: s.group, rnic: n, num: num}
 	var err error
-	if l.net, err = s.group.net.NewLink(n.RDMA()); err == nil {
+	if l.net, err = s.group.net.NewLink(n.Verbs()); err == nil {
 		if err = n.AddUser(l); err != nil {
 			l.net.Close()
 		}

@@ -5,9 +5,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -41,17 +41,17 @@ func TestFlaps(t *testing.T) {
 	r.client.rnicPatience = func(f func()) { over = append(over, f) }
 	c, s := r.connect()
 	g := c.binding.group
-	flap := func(kinds ...rdma.EventKind) {
+	flap := func(kinds ...verbs.EventKind) {
 		for _, kind := range kinds {
-			g.rnic.HandleEvent(&rdma.Event{Kind: kind})
+			g.rnic.HandleEvent(&verbs.Event{Kind: kind})
 		}
 	}
-	flap(rdma.EventInterfaceDown, rdma.EventInterfaceUp, rdma.EventInterfaceDown)
+	flap(verbs.EventInterfaceDown, verbs.EventInterfaceUp, verbs.EventInterfaceDown)
 	over[0]()
-	flap(rdma.EventInterfaceUp)
+	flap(verbs.EventInterfaceUp)
 	over[1]()
 	exchange(t, c, s)
-	flap(rdma.EventInterfaceDown)
+	flap(verbs.EventInterfaceDown)
 	over[2]()
 	<-g.loop.stopped
 	checkEnd(t, r.client, "link group: link failed: "+rnic.ErrDown.Error())
@@ -93,7 +93,7 @@ func TestAllDown(t *testing.T) {
 	g, links := r.upLinks(c, 2)
 	g.mu.Lock() // nothing is done about the first one before the second one is known to be down
 	for _, l := range links {
-		l.RNICEvent(0, fmt.Errorf("%w: %v", rnic.ErrDown, rdma.EventInterfaceDown))
+		l.RNICEvent(0, fmt.Errorf("%w: %v", rnic.ErrDown, verbs.EventInterfaceDown))
 	}
 	left := 0
 	for _, l := range links {

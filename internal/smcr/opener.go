@@ -6,8 +6,8 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
-	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rnic"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -17,10 +17,17 @@ import (
 type linkOpener struct {
 	group   *group
 	opening sync.WaitGroup // goroutines that open devices
-	spare   *rdma.QP       // offered by ADD LINK where there will be no link; nil if there is none
+	spare   spareQP        // offered by ADD LINK where there will be no link; zero if there is none
 	oneEach bool           // of a server: both sides had one RNIC at first
 
 	routesAsked time.Time // see routesNamed; of the group's goroutine
+}
+
+// A spareQP is a queue pair of which only the number is of use.
+type spareQP struct {
+	pd verbs.PD
+	cq verbs.CQ
+	qp verbs.QP
 }
 
 // routesNamed returns how we get to the RNICs that a message about another link names, nil if it is
@@ -50,7 +57,7 @@ func (o *linkOpener) routesNamed(ev link.Event) []core.PairRoute {
 // open makes our end of another link, at once where the device is open, else on a goroutine. g.mu is held.
 func (o *linkOpener) open(out core.OpenLink) {
 	g := o.group
-	if o.oneEach && out.GID == g.rnic.RDMA().GID() && g.ctl.State() == core.ControlAdding { // rule: internal/host TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
+	if o.oneEach && out.GID == g.rnic.Verbs().GID() && g.ctl.State() == core.ControlAdding { // rule: internal/host TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
 		o.answer(out.Link, o.openSpare(g.rnic), nil)
 		return
 	}
@@ -95,7 +102,7 @@ func (o *linkOpener) addLink(n *rnic.Device, num llc.LinkNum) {
 	}
 	l, err := g.links.add(n, num)
 	if err != nil {
-		g.fabric.cfg.Logger.Warn("no further link", "device", n.RDMA().Addr(), "err", err)
+		g.fabric.cfg.Logger.Warn("no further link", "device", n.Verbs().Addr(), "err", err)
 		o.answer(num, core.LinkEnd{}, nil)
 		return
 	}
@@ -115,25 +122,40 @@ func (o *linkOpener) openSpare(n *rnic.Device) core.LinkEnd {
 	if o.group.lg.Key.Role == core.RoleClient {
 		return core.LinkEnd{}
 	}
-	pd, err := n.RDMA().NewPD()
+	pd, err := n.Verbs().NewPD()
 	if err != nil {
 		return core.LinkEnd{}
 	}
-	cq, err := n.RDMA().NewCQ(2, nil)
+	o.dropSpare()
+	o.spare.pd = pd
+	cq, err := n.Verbs().NewCQ(2, nil)
 	if err != nil {
+		o.dropSpare()
 		return core.LinkEnd{}
 	}
-	if o.spare, err = pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1}); err != nil {
+	o.spare.cq = cq
+	if o.spare.qp, err = pd.NewQP(verbs.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 1}); err != nil {
+		o.dropSpare()
 		return core.LinkEnd{}
 	}
 	us := n.RNIC()
-	return core.LinkEnd{GID: us.GID, MAC: us.MAC, QPN: o.spare.QPN(), PSN: rdma.RandomPSN(), MTU: n.RDMA().MTU()}
+	return core.LinkEnd{
+		GID: us.GID, MAC: us.MAC, QPN: o.spare.qp.QPN(), PSN: verbs.RandomPSN(), MTU: n.Verbs().MTU(),
+	}
 }
 
 // dropSpare takes the spare queue pair away. g.mu is held.
 func (o *linkOpener) dropSpare() {
-	if o.spare != nil {
-		o.spare.Close()
-		o.spare = nil
+	s := o.spare
+	o.spare = spareQP{}
+	// The errors are of a device that is gone.
+	if s.qp != nil {
+		s.qp.Close()
+	}
+	if s.cq != nil {
+		s.cq.Close()
+	}
+	if s.pd != nil {
+		s.pd.Close()
 	}
 }

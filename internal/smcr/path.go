@@ -78,7 +78,7 @@ func (w *Path) openV1(remote netip.Addr) {
 		return
 	}
 	if remote.IsLinkLocalUnicast() || remote.IsLinkLocalMulticast() { // rule: internal/host TestSMCRv1LinkLocal
-		if local := w.fabric.rnics.LinkLocal(w.rnic.RDMA().Interface()); local.IsValid() {
+		if local := w.fabric.rnics.LinkLocal(w.rnic.Verbs().Interface()); local.IsValid() {
 			var err error
 			if w.v1, err = w.fabric.rnics.Acquire(local); err == nil {
 				return

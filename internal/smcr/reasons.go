@@ -8,9 +8,9 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
 	"github.com/gosmc/smc/internal/port"
-	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/transport"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
 )
@@ -68,11 +68,11 @@ func Reason(err error) clc.Diagnosis {
 		return clc.DiagPortInUse
 	case errors.Is(err, rnic.ErrDown):
 		return clc.DiagRNICDown
-	case errors.Is(err, rnic.ErrNone), errors.Is(err, rdma.ErrArgument): // no interface has the address
+	case errors.Is(err, rnic.ErrNone), errors.Is(err, verbs.ErrArgument): // no interface has the address
 		return clc.DiagNoSMCRDevice
 	case errors.Is(err, transport.ErrClosed), errors.Is(err, rnic.ErrClosed):
 		return clc.DiagClosing
-	case errors.Is(err, rdma.ErrExhausted):
+	case errors.Is(err, verbs.ErrExhausted):
 		return clc.DiagLimit
 	}
 	return transport.Reason(err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/port"
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -18,7 +18,7 @@ func TestReason(t *testing.T) {
 	}
 	_, taken := r.server.rnics.Acquire(r.addrs[0])
 	_, foreign := r.client.rnics.Acquire(netip.MustParseAddr("192.0.2.1"))
-	n.HandleEvent(&rdma.Event{Kind: rdma.EventInterfaceDown})
+	n.HandleEvent(&verbs.Event{Kind: verbs.EventInterfaceDown})
 	_, down := r.client.rnics.Acquire(r.addrs[0])
 	n.Release()
 	r.client.Close(true)

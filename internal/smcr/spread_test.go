@@ -21,7 +21,7 @@ func TestMoveAnew(t *testing.T) {
 	g.mu.Lock()
 	from, failing := links[2], links[1]
 	// One that cannot send, and that has no connections, is the first to be picked. Its failure is not to be seen before.
-	unready, err := g.net.NewLink(failing.rnic.RDMA())
+	unready, err := g.net.NewLink(failing.rnic.Verbs())
 	if err != nil {
 		g.mu.Unlock()
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestAttachAnew(t *testing.T) {
 		failing = links[0]
 	}
 	good := failing.net
-	unready, err := g.net.NewLink(failing.rnic.RDMA())
+	unready, err := g.net.NewLink(failing.rnic.Verbs())
 	if err != nil {
 		g.mu.Unlock()
 		t.Fatal(err)

@@ -57,7 +57,7 @@ func (l *groupLink) status(links []core.GroupLink, peer string) control.StatusLi
 	stats, queue := l.net.Stats(), l.net.QPStats()
 	us := l.rnic.RNIC()
 	x := control.StatusLink{
-		State: "LINK_ACTIVATING", NetDev: l.rnic.RDMA().Interface(), Device: l.rnic.Addr().String(), Port: rnic.Port,
+		State: "LINK_ACTIVATING", NetDev: l.rnic.Verbs().Interface(), Device: l.rnic.Addr().String(), Port: rnic.Port,
 		LocalGID: us.GID.String(), LocalQPN: uint32(l.net.QPN()), PeerGID: peer,
 		SentCDC: stats.SentCDC, RcvdCDC: stats.ReceivedCDC, SentLLC: stats.SentLLC, RcvdLLC: stats.ReceivedLLC, SentBytes: stats.SentBytes,
 		SentPackets: queue.SentPackets, RcvdPackets: queue.RcvdPackets, Retransmitted: queue.Retransmitted, RoundTrip: queue.RoundTrip,

@@ -1,4 +1,4 @@
-package rdma
+package verbs
 
 // QPStats has the counters of a queue pair. Where rxe has a counter of the same meaning its name is
 // given.
@@ -27,7 +27,7 @@ type QPStats struct {
 	Dropped       uint64 `json:"dropped"`            // in a state that takes none, or of no use to us
 	RoundTrip     uint64 `json:"round_trip_ns"`      // smoothed, nanoseconds; 0 while unknown
 	Window        uint64 `json:"window"`             // packets that may be unacknowledged now
-	Budget        uint64 `json:"budget"`             // packets of all queue pairs to the peer's address that may be
+	Budget        uint64 `json:"budget"`             // the same of all queue pairs to the peer's address
 }
 
 // DeviceStats counts the packets that a device received and could not use, beside the counters of

@@ -1,4 +1,4 @@
-package rdma
+package verbs
 
 import (
 	"strconv"
@@ -32,13 +32,16 @@ func (o Op) String() string {
 	return "op(" + strconv.Itoa(int(o)) + ")"
 }
 
-func (o Op) isWrite() bool { return o == OpWrite || o == OpWriteImm }
-func (o Op) hasImm() bool  { return o == OpSendImm || o == OpWriteImm }
+// IsWrite reports whether the operation writes to memory of the peer.
+func (o Op) IsWrite() bool { return o == OpWrite || o == OpWriteImm }
+
+// HasImm reports whether the operation carries immediate data.
+func (o Op) HasImm() bool { return o == OpSendImm || o == OpWriteImm }
 
 // An SGE is a piece of local memory: Len bytes from virtual address Addr of region MR, which has to
 // be of the queue pair's protection domain. With Len zero it stands for nothing.
 type SGE struct {
-	MR   *MR
+	MR   MR
 	Addr uint64
 	Len  uint32
 }
@@ -50,23 +53,24 @@ type SendWR struct {
 	Op        Op
 	Signaled  bool        // completes with a Completion also when all went well
 	Solicited bool        // sets the SE bit in the last packet of a SEND or a WRITE with immediate
-	Local     [maxSGE]SGE // the bytes to send, in this order; at most [MaxMessage] bytes
+	Local     [MaxSGE]SGE // the bytes to send, in this order; at most [MaxMessage] bytes
 	Remote    uint64      // for WRITE: the virtual address at the peer
 	RKey      wire.RKey   // for WRITE: the peer's region
 	Imm       uint32      // for operations with immediate data
 }
 
-// length returns the bytes of the message.
-func (w *SendWR) length() uint64 { return uint64(w.Local[0].Len) + uint64(w.Local[1].Len) }
+// Length returns the bytes of the message.
+func (w *SendWR) Length() uint64 { return uint64(w.Local[0].Len) + uint64(w.Local[1].Len) }
 
 // A RecvWR is room for one SEND, or for the news of one WRITE with immediate data. The memory
 // belongs to the queue pair until the receive has completed.
 type RecvWR struct {
 	ID    uint64
-	Local [maxSGE]SGE // filled in this order
+	Local [MaxSGE]SGE // filled in this order
 }
 
-func (w *RecvWR) length() uint64 { return uint64(w.Local[0].Len) + uint64(w.Local[1].Len) }
+// Length returns the bytes of the room.
+func (w *RecvWR) Length() uint64 { return uint64(w.Local[0].Len) + uint64(w.Local[1].Len) }
 
 // A CompletionOp is the kind of operation that has completed.
 type CompletionOp uint8
@@ -94,7 +98,8 @@ func (o CompletionOp) String() string {
 	return "op(" + strconv.Itoa(int(o)) + ")"
 }
 
-func (o CompletionOp) isRecv() bool { return o == Received || o == ReceivedWriteImm }
+// IsRecv reports whether a receive completed.
+func (o CompletionOp) IsRecv() bool { return o == Received || o == ReceivedWriteImm }
 
 // A Status says how work ended: IBTA 11.6.2. Any but StatusOK means that the queue pair is in
 // [StateError].
@@ -142,7 +147,7 @@ func (s Status) String() string {
 // that went well; after an error only ID, QP and Status are.
 type Completion struct {
 	ID        uint64
-	QP        *QP
+	QP        QP
 	Op        CompletionOp
 	Status    Status
 	Len       uint32 // bytes received, by the SEND or the WRITE
@@ -153,6 +158,6 @@ type Completion struct {
 	// Turn orders receives by their arrival: it is larger than the Turn of all receives that the
 	// peer, or a peer of that one, knew to have arrived when it sent this. The receives may have
 	// arrived over any device of this process. Two that arrived at about the same time may have the
-	// same.
+	// same. It is exact for software RoCE. Of a kernel device it orders the calls of Poll.
 	Turn uint64
 }

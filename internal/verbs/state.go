@@ -1,4 +1,4 @@
-package rdma
+package verbs
 
 import "strconv"
 
