@@ -59,6 +59,9 @@ type Config struct {
 	// send: UDP port 4791. Empty means $GOSMC_SMCR_DEVICES, and without that the address of the TCP
 	// connection. For further links it means the addresses of other interfaces on the same LAN: in
 	// the same IP network, or where interfaces have PNETIDs, with the same one.
+	//
+	// "rdma:" and a name, such as "rdma:rxe0", let SMC-R use an RDMA device of the kernel at the
+	// addresses that are its GIDs. Without such an entry none is used.
 	SMCRDevices []string
 
 	// SMCRLinks is how many links a link group of SMC-R has at most, 1 to 8, each between

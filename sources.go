@@ -21,5 +21,6 @@ import (
 //go:embed internal/run/broker/*.go internal/run/client/*.go internal/run/proto/*.go
 //go:embed internal/smcr/*.go internal/sockdiag/*.go internal/stream/*.go internal/sysinfo/*.go internal/tcpwatch/*.go
 //go:embed internal/transport/*.go internal/udp/*.go internal/user/*.go internal/verbs/*.go
+//go:embed internal/uverbs/*.go internal/uverbs/provider/*.go
 //lint:ignore U1000 internal/overlay has it by linkname.
 var sources embed.FS

@@ -8,6 +8,7 @@
 //	seid    off                # do not use the system's own EID: on, off
 //	peer    192.0.2.0/24       # speaks SMC-R: address or prefix, with the server's port or without
 //	device  192.0.2.1          # address, or prefix of addresses, that SMC-R may send from
+//	device  rdma:rxe0          # an RDMA device of the kernel that SMC-R may use at its addresses
 //	smcr-v1 on                 # offer and accept version 1 of SMC-R, over RoCEv2: on, off
 //	pnet    NET1 eth1          # PNETID of an interface
 //
@@ -211,7 +212,7 @@ func Check(word, value string) error {
 		}
 		_, err := ParsePeers([]string{value})
 		if word == Device {
-			_, err = ParsePrefixes([]string{value})
+			_, _, err = ParseDevices([]string{value})
 		}
 		if err != nil { // rule: TestProblems
 			return fmt.Errorf("%s %w", word, err)

@@ -84,17 +84,41 @@ func ParsePeers(list []string) (Peers, error) {
 	return rules, nil
 }
 
-// ParsePrefixes reads the addresses that devices may have.
-func ParsePrefixes(list []string) ([]netip.Prefix, error) {
-	var prefixes []netip.Prefix
+// kernelDevice is before the name of an RDMA device of the kernel.
+const kernelDevice = "rdma:"
+
+// ParseDevices reads the addresses that devices may have, and the names of the RDMA devices of the
+// kernel that may be used, such as "rdma:rxe0", in order of preference.
+func ParseDevices(list []string) (prefixes []netip.Prefix, kernel []string, err error) {
 	for _, s := range list {
+		if name, ok := strings.CutPrefix(s, kernelDevice); ok {
+			if !isDeviceName(name) { // rule: TestParseDevices
+				return nil, nil, fmt.Errorf("%q is no name of an RDMA device in /sys/class/infiniband", name)
+			}
+			kernel = append(kernel, name)
+			continue
+		}
 		p, err := parsePrefix(s)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no address or prefix: %w", s, err)
+			return nil, nil, fmt.Errorf("%q is no address or prefix: %w", s, err)
 		}
 		prefixes = append(prefixes, p)
 	}
-	return prefixes, nil
+	return prefixes, kernel, nil
+}
+
+// isDeviceName reports whether the kernel can have a device of that name: IB_DEVICE_NAME_MAX is 64
+// bytes, with a zero byte. Names with other bytes than these could name another directory.
+func isDeviceName(name string) bool {
+	for i := range len(name) {
+		switch c := name[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
+		case i > 0 && (c == '-' || c == '.'):
+		default:
+			return false
+		}
+	}
+	return name != "" && len(name) < 64
 }
 
 // Speak reports whether the program at the other end of a TCP connection expects CLC: remote is its

@@ -179,7 +179,7 @@ func (c *Config) settle() error {
 	}{
 		{config.UEID, &c.UEIDs, s.UEIDs, func(l []string) error { _, err := pnet.ParseUEIDs(l); return err }},
 		{config.Peer, &c.SMCRPeers, s.Peers, func(l []string) error { _, err := config.ParsePeers(l); return err }},
-		{config.Device, &c.SMCRDevices, s.Devices, func(l []string) error { _, err := config.ParsePrefixes(l); return err }},
+		{config.Device, &c.SMCRDevices, s.Devices, func(l []string) error { _, _, err := config.ParseDevices(l); return err }},
 	} {
 		if len(*l.list) > 0 {
 			continue

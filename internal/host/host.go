@@ -98,7 +98,7 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("smc: SMCRPeers: %w", err)
 	}
-	devices, err := config.ParsePrefixes(cfg.SMCRDevices)
+	devices, kernel, err := config.ParseDevices(cfg.SMCRDevices)
 	if err != nil {
 		return nil, fmt.Errorf("smc: SMCRDevices: %w", err)
 	}
@@ -130,7 +130,7 @@ func New(cfg Config) (*Host, error) {
 	h.option.source = cfg.Option
 	h.localPatience = localPatience
 	h.rnics = rnic.New(rnic.Config{
-		Dir: cfg.Dir, Allowed: devices, PNET: cfg.PNET, Links: cfg.SMCRLinks, RDMA: cfg.RDMA, NoSpin: cfg.Spin == 0,
+		Dir: cfg.Dir, Allowed: devices, Kernel: kernel, PNET: cfg.PNET, Links: cfg.SMCRLinks, RDMA: cfg.RDMA, NoSpin: cfg.Spin == 0,
 		Namespace: cfg.Namespace, Logger: cfg.Logger,
 		Diagnose: func(err error) string { return clc.Lookup(smcr.Reason(err), clc.OSUnspecified).Sentence },
 	})

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
 )
@@ -296,9 +297,6 @@ func (q *QP) PostRecv(wrs ...RecvWR) error {
 	return err
 }
 
-// turns counts deliveries of receives, of all devices: see [Completion].
-var turns atomic.Uint64
-
 // deliver moves the completions of q to their queues and reports which ones have news. The caller
 // holds mu, and calls notify for those once it has let go of it.
 func (q *QP) deliver() (send, recv bool) {
@@ -312,7 +310,7 @@ func (q *QP) deliver() (send, recv bool) {
 		done.QP = q
 		if done.Op.IsRecv() {
 			if !recv {
-				turn = turns.Add(1) // before the peer is told
+				turn = verbs.Turns.Add(1) // before the peer is told
 			}
 			recv, done.Turn = true, turn
 			q.recvCQ.put(*done)

@@ -37,6 +37,7 @@ type Device struct {
 	down   string         // why it cannot be used now, as a verbs.Event says it; "" if it can
 
 	noInterface, noAddress bool          // the reasons for down
+	removed                bool          // another one, which stays
 	outages                atomic.Uint64 // how often it went down; changes with mu
 }
 
@@ -157,6 +158,7 @@ func (n *Device) goesDown(kind verbs.EventKind) {
 	}
 	n.noInterface = n.noInterface || kind == verbs.EventInterfaceDown
 	n.noAddress = n.noAddress || kind == verbs.EventAddressGone
+	n.removed = n.removed || kind == verbs.EventDeviceRemoved
 	n.down = kind.String()
 }
 
@@ -166,6 +168,8 @@ func (n *Device) comesBack(kind verbs.EventKind) bool {
 	n.noInterface = n.noInterface && kind != verbs.EventInterfaceUp
 	n.noAddress = n.noAddress && kind != verbs.EventAddressBack
 	switch {
+	case n.removed: // rule: TestRNICRemoved: n.removed -> false
+		n.down = verbs.EventDeviceRemoved.String()
 	case n.noInterface:
 		n.down = verbs.EventInterfaceDown.String()
 	case n.noAddress: // rule: TestRNICDownTwice: n.noAddress -> false
@@ -182,7 +186,7 @@ func (n *Device) comesBack(kind verbs.EventKind) bool {
 func (n *Device) HandleEvent(e *verbs.Event) {
 	log := n.all.cfg.Logger
 	switch e.Kind {
-	case verbs.EventInterfaceDown, verbs.EventAddressGone:
+	case verbs.EventInterfaceDown, verbs.EventAddressGone, verbs.EventDeviceRemoved:
 		log.Warn("RoCE device is down", "addr", n.dev.Addr(), "event", e.Kind)
 		n.goesDown(e.Kind)
 		n.tell(0, fmt.Errorf("%w: %v", ErrDown, e.Kind))

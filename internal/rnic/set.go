@@ -12,6 +12,7 @@ import (
 
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/uverbs/provider"
 	"github.com/gosmc/smc/internal/verbs"
 )
 
@@ -22,6 +23,7 @@ type DeviceConfig = rdma.Config
 type Config struct {
 	Dir       string            // the run directory, where an agent that shares UDP port 4791 is found
 	Allowed   []netip.Prefix    // addresses that may have a device; empty: the address of the TCP connection, and others on its LAN
+	Kernel    []string          // RDMA devices of the kernel that may be used, in order of preference
 	PNET      map[string]string // PNETIDs by the name of the interface
 	Links     int               // symmetric links of a link group, at most; with 1 no alternatives are looked for
 	RDMA      DeviceConfig      // of the devices; Port 0 is UDP port 4791, shared through the agent if there is one
@@ -175,7 +177,7 @@ func (s *Set) openRNIC(addr netip.Addr) (n *Device, err error) {
 	}
 	s.cfg.Namespace(func() {
 		var dev verbs.Device
-		if dev, err = openSoftware(s.cfg.Dir, addr, cfg); err != nil {
+		if dev, err = open(&s.cfg, addr, cfg); err != nil {
 			return
 		}
 		n = &Device{
@@ -187,6 +189,19 @@ func (s *Set) openRNIC(addr netip.Addr) (n *Device, err error) {
 		go n.watch()
 	}
 	return n, err
+}
+
+// open opens the device of an address: a device of the kernel if one that the configuration names
+// has the address, else one in software. A kernel device that cannot be used is an error, as its
+// driver may have taken UDP port 4791 of the address.
+func open(set *Config, addr netip.Addr, cfg DeviceConfig) (verbs.Device, error) {
+	if len(set.Kernel) > 0 {
+		dev, err := provider.Open(set.Kernel, addr)
+		if !errors.Is(err, provider.ErrNoGID) {
+			return dev, err
+		}
+	}
+	return openSoftware(set.Dir, addr, cfg)
 }
 
 // openSoftware opens the software device of an address.

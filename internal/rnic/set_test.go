@@ -178,6 +178,40 @@ func TestRNICDownTwice(t *testing.T) {
 	}
 }
 
+// TestRNICRemoved has a device that was removed stay down, whatever comes after. A new device takes its
+// place when nobody uses it any more. Names of devices that this machine does not have change nothing.
+func TestRNICRemoved(t *testing.T) {
+	smctest.CheckLeaks(t)
+	h := newSet(t, Config{Kernel: []string{"none"}, RDMA: rdma.Config{Port: smctest.FreePort(t, loop1)}})
+	n, err := h.Acquire(loop1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []verbs.EventKind{
+		verbs.EventDeviceRemoved, verbs.EventInterfaceUp, verbs.EventAddressGone, verbs.EventAddressBack,
+	} {
+		n.HandleEvent(&verbs.Event{Kind: kind})
+		if !n.IsDown() {
+			t.Errorf("it is up after %v", kind)
+		}
+	}
+	n.Release()
+	for {
+		again, err := h.Acquire(loop1)
+		if err == nil {
+			again.Release()
+			if again == n {
+				t.Error("the removed device is used again")
+			}
+			return
+		}
+		if !errors.Is(err, ErrDown) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // TestRNICChoice looks at which of a machine's addresses is used.
 func TestRNICChoice(t *testing.T) {
 	cables := smctest.NewCables(t, 2)

@@ -71,7 +71,7 @@ func (s *Set) Missing() (list []string) {
 				list = append(list, "no device: no interface but loopback is up and has an address")
 			}
 		}
-		if s.cfg.RDMA.Port == 0 && rxeHasPort() {
+		if s.cfg.RDMA.Port == 0 && len(s.cfg.Kernel) == 0 && rxeHasPort() {
 			list = append(list, "the kernel's rdma_rxe holds UDP port 4791 of all addresses")
 		}
 	})

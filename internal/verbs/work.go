@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"strconv"
+	"sync/atomic"
 
 	"github.com/gosmc/smc/wire"
 )
@@ -161,3 +162,6 @@ type Completion struct {
 	// same. It is exact for software RoCE. Of a kernel device it orders the calls of Poll.
 	Turn uint64
 }
+
+// Turns counts deliveries of receives, of all devices of this process: see [Completion].
+var Turns atomic.Uint64

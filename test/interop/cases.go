@@ -30,12 +30,15 @@ var (
 	jumbo  = conditions{jumbo: true}
 	packet = conditions{headers: udp.HeadersAlways}
 	twin   = conditions{twin: true}
+	device = conditions{device: true}
 	both   = conditions{headers: udp.HeadersAlways, loss: true}
 )
 
 // The conversations of the cases of SMC-R.
 var (
 	echoes   = visits(says(talk.Echo, 1), says(talk.Echo, 100), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Echo, 8<<20))
+	onDevice = visits(says(talk.Echo, 1), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Duplex, 3_000_000),
+		says(talk.Echo, 30_000).times(20), says(talk.Half, 300_000))
 	bulk     = visits(says(talk.Duplex, 100_000_000))
 	many     = visits(says(talk.Echo, 100_000).times(50), says(talk.Echo, 1000).times(50))
 	growth   = visit{list: []conversation{says(talk.Echo, 30_000).times(40), says(talk.Duplex, 30_000).times(40)}, maxConns: 16, groups: 3}
@@ -211,6 +214,12 @@ func allCases() []testCase {
 		{name: "write/from-guest/ipv6", what: toUs, run: written, conditions: ipv6},
 		{name: "write/to-guest/packet", what: toGuest, run: write, conditions: packet},
 		{name: "write/from-guest/packet-loss", what: toUs, run: written, conditions: both, provokes: lostToUs},
+
+		{
+			name: "device/client", what: "SMC-R: the guest's program uses this library on the guest's rxe, and serves us, who use software RoCE",
+			run: onDevice.client, conditions: device,
+		},
+		{name: "device/server", what: "SMC-R: the same, the guest's program is the client", run: onDevice.server, conditions: device},
 
 		{name: "uverbs/list", what: "internal/uverbs lists the guest's devices", run: uverbsListed, tolerates: portDown},
 		{name: "uverbs/loop", what: "internal/uverbs: two queue pairs of an rxe device move data, every byte is compared", run: uverbsCase("loop rxe1", false)},

@@ -23,6 +23,7 @@ type conditions struct {
 	ipv6    bool           // GIDs are IPv6 addresses
 	headers udp.HeaderMode // of our device
 	guard   bool           // the case must not lose, and does: the checks have to object
+	device  bool           // the guest's programs use this library, on the guest's rxe device
 }
 
 // The netem settings of a network that loses. In both directions one packet of fifty is lost; those

@@ -39,7 +39,7 @@ const kernelSuite = "bookworm-backports"
 const modulePath = "github.com/gosmc/smc/"
 
 var (
-	guestPackages = map[string]string{"limits": "test/interop/guest/limits", "smcpeer": "test/interop/guest/smcpeer", "uverbs": "test/interop/guest/uverbs"}
+	guestPackages = map[string]string{"limits": "test/interop/guest/limits", "gosmcpeer": "test/interop/gosmcpeer", "smcpeer": "test/interop/guest/smcpeer", "uverbs": "test/interop/guest/uverbs"}
 	ourPackages   = map[string]string{"gosmc": "cmd/gosmc", "gosmcpeer": "test/interop/gosmcpeer"}
 )
 

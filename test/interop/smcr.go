@@ -66,7 +66,7 @@ func (v visit) begin(ctx context.Context, l *lab) (*host.Host, *census, error) {
 		v.version = "2.1"
 	}
 	v.groups = max(v.groups, 1)
-	h, err := l.host(host.Config{Release0: v.version == "2.0"})
+	h, err := l.host(host.Config{Release0: v.version == "2.0", SMCRPeers: l.guestPeers()})
 	return h, &census{lab: l, want: v, seen: make(map[uint32]bool)}, err
 }
 
@@ -213,7 +213,7 @@ func (l *lab) dialGuest(ctx context.Context, h *host.Host, c conversation, w wit
 
 func (l *lab) serveGuest(ctx context.Context, listener *host.Listener, c conversation, w witness) error {
 	began := time.Now()
-	finish, err := l.vm.start(ctx, fmt.Sprintf("smcpeer dial %v %v %d %d %d", listener.Addr(), c.Kind, c.N, c.Rounds, c.conns))
+	finish, err := l.vm.start(ctx, fmt.Sprintf("%s dial %v %v %d %d %d", l.guestPeer(), listener.Addr(), c.Kind, c.N, c.Rounds, c.conns))
 	if err != nil {
 		return err
 	}
@@ -362,10 +362,10 @@ func isListening(port uint16) string { return fmt.Sprintf(":%04X 00000000:0000 0
 // guestServes has the guest serve so many connections.
 func (l *lab) guestServes(ctx context.Context, conns int) (dest netip.AddrPort, finish func() (string, error), err error) {
 	lastPort++
-	if finish, err = l.vm.start(ctx, fmt.Sprintf("smcpeer serve %d %d", lastPort, conns)); err != nil {
+	if finish, err = l.vm.start(ctx, fmt.Sprintf("%s serve %d %d", l.guestPeer(), lastPort, conns)); err != nil {
 		return dest, nil, err
 	}
-	_, err = l.vm.run(ctx, commandTimeout, "until grep -q '"+isListening(lastPort)+"' /proc/net/tcp; do sleep 0.05; done")
+	_, err = l.vm.run(ctx, commandTimeout, "until grep -q '"+isListening(lastPort)+"' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done")
 	return netip.AddrPortFrom(guestAddr4, lastPort), finish, err
 }
 

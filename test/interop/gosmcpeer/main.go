@@ -4,7 +4,7 @@
 //	gosmcpeer serve PORT COUNT                     serve COUNT connections, of any kind
 //	gosmcpeer dial ADDR:PORT KIND N ROUNDS CONNS   be the client of CONNS connections at a time
 //
-// It ends when it has done that and its standard input ends.
+// It ends when it has done that and its standard input ends, and $GOSMCPEER_STAY has passed then.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	smc "github.com/gosmc/smc"
 	"github.com/gosmc/smc/test/interop/talk"
@@ -26,6 +27,8 @@ func main() {
 		os.Exit(1)
 	}
 	io.Copy(io.Discard, os.Stdin)
+	stay, _ := time.ParseDuration(os.Getenv("GOSMCPEER_STAY")) // 0 if it is not set
+	time.Sleep(stay)
 }
 
 func dial(dest netip.AddrPort) (talk.Conn, error) { return smc.Dial("tcp4", dest.String()) }
