@@ -36,9 +36,12 @@ var (
 
 // The conversations of the cases of SMC-R.
 var (
-	echoes   = visits(says(talk.Echo, 1), says(talk.Echo, 100), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Echo, 8<<20))
-	onDevice = visits(says(talk.Echo, 1), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Duplex, 3_000_000),
-		says(talk.Echo, 30_000).times(20), says(talk.Half, 300_000))
+	echoes = visits(says(talk.Echo, 1), says(talk.Echo, 100), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Echo, 8<<20))
+	// A program of this library has link groups of its own, and each conversation is another program.
+	onDevice = visit{list: []conversation{
+		says(talk.Echo, 1), says(talk.Echo, 65_536), says(talk.Echo, 1_000_003), says(talk.Duplex, 3_000_000),
+		says(talk.Echo, 30_000).times(20), says(talk.Half, 300_000),
+	}, groups: 6}
 	bulk     = visits(says(talk.Duplex, 100_000_000))
 	many     = visits(says(talk.Echo, 100_000).times(50), says(talk.Echo, 1000).times(50))
 	growth   = visit{list: []conversation{says(talk.Echo, 30_000).times(40), says(talk.Duplex, 30_000).times(40)}, maxConns: 16, groups: 3}
