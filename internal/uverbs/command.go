@@ -108,10 +108,10 @@ func (c *deviceFile) write(command uint32, b []byte) error {
 	if c.fd < 0 {
 		return ErrClosed
 	}
-	for {
+	for tries := 1; ; tries++ {
 		n, err := unix.Write(c.fd, b)
 		switch {
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+		case (errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN)) && tries < maxTries: // rule: TestWriteTries: tries < maxTries -> true
 			continue
 		case err != nil:
 			return commandError(commandNames[command], err)

@@ -274,9 +274,14 @@ func appendReqNotify(b []byte, handle uint32, solicited bool) []byte {
 
 // Arm asks the kernel for one event in the completion channel when the next completion is put in.
 // With solicited, it must be of a message with the SE bit, or of an error. Poll once more after Arm
-// and before [CQ.Wait]: a completion that was put in before Arm gives no event.
+// and before [CQ.Wait]: a completion that was put in before Arm gives no event. The error is
+// [ErrClosed] if the queue is closed, also where Close came between and the kernel has no such queue.
 func (q *CQ) Arm(solicited bool) error {
-	return q.c.command(cmdReqNotifyCQ, appendReqNotify(nil, q.handle, solicited), nil)
+	err := q.c.command(cmdReqNotifyCQ, appendReqNotify(nil, q.handle, solicited), nil)
+	if err != nil && errors.Is(q.Err(), ErrClosed) { // rule: TestArmClosed
+		return ErrClosed
+	}
+	return err
 }
 
 // A completion event, as read(2) returns it from a completion channel.

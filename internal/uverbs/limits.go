@@ -25,6 +25,7 @@ const (
 	maxPorts      = 255       // of a device; a port number has 8 bits
 	maxGIDs       = 1024      // of a port that are listed; rxe has 1024 places
 	maxAttribute  = 4096      // bytes of a file of sysfs
+	maxTries      = 100       // of a command that a signal has interrupted, or that the kernel puts off
 
 	// removalCheck is how often [Context.NextEvent] looks whether the device is still there. A
 	// driver without support for removal during use, as rxe is one, sends no event.

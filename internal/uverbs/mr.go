@@ -105,6 +105,8 @@ func (p *PD) AllocMR(size int, access Access) (*MR, error) {
 
 // RegisterMR registers memory of the caller: whole pages of a mapping of its own, never memory of
 // Go's heap, whose pages a fork must share. The caller must not unmap them before [MR.Deregister].
+// A child of a fork never has them from now on, also after an error and after Deregister: they may be
+// registered a second time, with another domain or device.
 func (p *PD) RegisterMR(mem []byte, access Access) (*MR, error) {
 	page := uintptr(os.Getpagesize())
 	switch {
@@ -139,7 +141,6 @@ func (p *PD) registerMR(mem []byte, access Access) (*MR, error) {
 		m.handle, m.lkey, m.rkey, err = parseRegMR(response)
 	}
 	if err != nil {
-		unix.Madvise(mem, unix.MADV_DOFORK)
 		return nil, err
 	}
 	if err := register(p.c, p.c.mrs, m, struct{}{}); err != nil {
@@ -191,5 +192,5 @@ func (m *MR) Deregister() error {
 	if m.mapped != nil {
 		return unix.Munmap(m.mapped)
 	}
-	return unix.Madvise(m.mem, unix.MADV_DOFORK)
+	return nil
 }

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -400,6 +401,10 @@ func TestRegionArguments(t *testing.T) {
 		t.Error(err)
 	}
 	mem[0] = 1 // is still the caller's
+	// It may be registered a second time, so no child gets it: "dc" is the kernel's flag for that.
+	if !slices.Contains(mappingFlags(t, &mem[0]), "dc") {
+		t.Error("a child of a fork has the pages")
+	}
 	for range 1000 {
 		if a := randomAddress(); a%(1<<16) != 0 || a < 1<<46 || a >= 1<<47 {
 			t.Fatalf("address %#x", a)
