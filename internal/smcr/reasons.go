@@ -66,7 +66,7 @@ func Reason(err error) clc.Diagnosis {
 		return clc.DiagPortInUse
 	case errors.Is(err, unix.EADDRINUSE):
 		return clc.DiagPortInUse
-	case errors.Is(err, rnic.ErrDown):
+	case errors.Is(err, rnic.ErrDown), errors.Is(err, verbs.ErrRemoved):
 		return clc.DiagRNICDown
 	case errors.Is(err, rnic.ErrNone), errors.Is(err, verbs.ErrArgument): // no interface has the address
 		return clc.DiagNoSMCRDevice
@@ -75,5 +75,10 @@ func Reason(err error) clc.Diagnosis {
 	case errors.Is(err, verbs.ErrExhausted):
 		return clc.DiagLimit
 	}
-	return transport.Reason(err)
+	why := transport.Reason(err)
+	// Descriptors and memory are reasons of their own.
+	if errors.Is(err, verbs.ErrUnusable) && why == clc.DiagUnreachable { // rule: TestReason
+		return clc.DiagNoSMCRDevice
+	}
+	return why
 }

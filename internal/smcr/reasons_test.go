@@ -1,8 +1,11 @@
 package smcr
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/verbs"
@@ -29,6 +32,9 @@ func TestReason(t *testing.T) {
 	}{
 		{taken, clc.DiagPortInUse}, {foreign, clc.DiagNoSMCRDevice}, {down, clc.DiagRNICDown}, {closed, clc.DiagClosing},
 		{&port.RefusedError{}, clc.DiagPortInUse},
+		{fmt.Errorf("%w: rxe0: %w", verbs.ErrUnusable, unix.EACCES), clc.DiagNoSMCRDevice},
+		{fmt.Errorf("%w: rxe0: %w", verbs.ErrUnusable, unix.EMFILE), clc.DiagNoFile},
+		{verbs.ErrRemoved, clc.DiagRNICDown},
 	} {
 		if tt.err == nil || Reason(tt.err) != tt.want {
 			t.Errorf("Reason(%v) = %v, want %v", tt.err, Reason(tt.err), tt.want)

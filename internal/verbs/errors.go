@@ -12,4 +12,6 @@ var (
 	ErrCQTooSmall = errors.New("the completion queue is too small for its queue pairs")
 	ErrBusy       = errors.New("in use")
 	ErrClosed     = errors.New("closed")
+	ErrUnusable   = errors.New("the RDMA device cannot be used")
+	ErrRemoved    = errors.New("the RDMA device was removed")
 )

@@ -30,7 +30,7 @@ type queue struct {
 func (d *device) NewCQ(depth int, handler func(verbs.CQ)) (verbs.CQ, error) {
 	q, err := d.c.NewCQ(depth)
 	if err != nil {
-		return nil, err
+		return nil, d.failure(err)
 	}
 	c := &queue{d: d, q: q, handler: handler}
 	if handler != nil {

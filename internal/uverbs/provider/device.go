@@ -17,16 +17,27 @@ import (
 // ErrNoGID is the error for an address that no device has as a GID of RoCEv2.
 var ErrNoGID = errors.New("no device has the address as a GID of RoCEv2")
 
+// context is the part of [uverbs.Context] that a device needs.
+type context interface {
+	NewCQ(depth int) (*uverbs.CQ, error)
+	NewPD() (*uverbs.PD, error)
+	GIDs() ([]uverbs.GIDEntry, error)
+	QueryPort(port uint8) (uverbs.PortAttr, error)
+	NextEvent(deadline time.Time) (uverbs.Event, error)
+	Close() error
+}
+
 // device is one GID of a port of a kernel device.
 type device struct {
-	c     *uverbs.Context
-	name  string
-	addr  netip.Addr
-	iface string
-	mac   wire.MAC
-	port  uint8
-	index atomic.Uint32 // place of the GID
-	path  atomic.Uint32 // the newest known wire.MTU
+	c       context
+	name    string
+	addr    netip.Addr
+	iface   string
+	ifindex uint32 // number of iface; 0 if it has none
+	mac     wire.MAC
+	port    uint8
+	index   atomic.Uint32 // place of the GID
+	path    atomic.Uint32 // the newest known wire.MTU
 
 	news chan struct{}
 	all  sync.WaitGroup // goroutines
@@ -39,7 +50,7 @@ type device struct {
 type state struct{ down, gone, removed bool }
 
 // Open opens the first of the named kernel devices that has an address as a GID of RoCEv2. The error
-// is [ErrNoGID] if none has, or says why the device cannot be used.
+// is [ErrNoGID] if none has. Otherwise it wraps [verbs.ErrUnusable] and the reason.
 func Open(names []string, addr netip.Addr) (verbs.Device, error) {
 	list, err := uverbs.Devices()
 	if err != nil {
@@ -50,11 +61,11 @@ func Open(names []string, addr netip.Addr) (verbs.Device, error) {
 		return nil, ErrNoGID
 	}
 	if why := found.Unused(); why != "" {
-		return nil, fmt.Errorf("RDMA device %s: %w: %s", found.Name, uverbs.ErrUnsupported, why)
+		return nil, fmt.Errorf("%w: %s: %s", verbs.ErrUnusable, found.Name, why)
 	}
 	c, err := uverbs.Open(found)
 	if err != nil {
-		return nil, fmt.Errorf("RDMA device %s: %w", found.Name, err)
+		return nil, fmt.Errorf("%w: %s: %w", verbs.ErrUnusable, found.Name, err)
 	}
 	d := &device{
 		c: c, name: found.Name, addr: addr, iface: gid.Interface, port: gid.Port,
@@ -62,9 +73,15 @@ func Open(names []string, addr netip.Addr) (verbs.Device, error) {
 	}
 	d.index.Store(uint32(gid.Index))
 	d.path.Store(uint32(wire.MTU256))
-	if iface, err := net.InterfaceByName(gid.Interface); err == nil && len(iface.HardwareAddr) == len(d.mac) {
-		copy(d.mac[:], iface.HardwareAddr)
+	if iface, err := net.InterfaceByName(gid.Interface); err == nil {
+		d.ifindex = uint32(iface.Index)
+		if len(iface.HardwareAddr) == len(d.mac) {
+			copy(d.mac[:], iface.HardwareAddr)
+		}
 	}
+	// The context was opened after sysfs was read, and tells nothing of changes in between.
+	d.lookAtPort()
+	d.lookForGID()
 	d.all.Go(d.watch)
 	return d, nil
 }
@@ -81,7 +98,7 @@ func find(list []uverbs.Device, names []string, addr netip.Addr) (
 			}
 			for _, p := range d.Ports {
 				for _, e := range p.GIDs {
-					zoned := addr.Zone() == "" || addr.Zone() == e.Interface // rule: TestFind
+					zoned := addr.Zone() == "" || addr.Zone() == e.Interface // rule: TestFind: addr.Zone() == e.Interface -> true
 					if e.GID == want && e.Type == uverbs.GIDTypeRoCEv2 && zoned && e.Index < 1<<8 {
 						return d, e, true
 					}
@@ -159,7 +176,8 @@ func (d *device) watch() {
 		switch {
 		case errors.Is(err, uverbs.ErrClosed):
 			return
-		case err != nil, e.Kind == uverbs.EventRemoved, e.Kind == uverbs.EventDeviceFatal:
+		case err != nil, e.Kind == uverbs.EventRemoved, e.Kind == uverbs.EventDeviceFatal,
+			e.Kind == uverbs.EventCQError: // Completions are lost, so links would wait for ever.
 			d.broken()
 			return
 		case e.Kind == uverbs.EventPortDown && e.Port == d.port:
@@ -172,7 +190,15 @@ func (d *device) watch() {
 	}
 }
 
-// lookForGID finds the place of the GID again, after the table has changed.
+// lookAtPort notes whether the port can send and receive.
+func (d *device) lookAtPort() {
+	if a, err := d.c.QueryPort(d.port); err == nil {
+		d.set(func(s *state) { s.down = a.State != uverbs.PortActive }) // rule: TestLook
+	}
+}
+
+// lookForGID finds the place of the GID again, after the table has changed. Interfaces of several VLANs
+// may have the same address.
 func (d *device) lookForGID() {
 	list, err := d.c.GIDs()
 	if err != nil {
@@ -180,7 +206,8 @@ func (d *device) lookForGID() {
 	}
 	gone := true
 	for _, e := range list {
-		if e.Port == d.port && e.GID == d.GID() && e.Type == uverbs.GIDTypeRoCEv2 && e.Index < 1<<8 {
+		here := e.Ifindex == 0 || d.ifindex == 0 || e.Ifindex == d.ifindex // rule: TestLook: e.Ifindex == d.ifindex -> true
+		if e.Port == d.port && e.GID == d.GID() && e.Type == uverbs.GIDTypeRoCEv2 && here && e.Index < 1<<8 {
 			d.index.Store(uint32(e.Index))
 			gone = false
 			break
@@ -200,7 +227,7 @@ func (d *device) Close() error {
 func (d *device) NewPD() (verbs.PD, error) {
 	p, err := d.c.NewPD()
 	if err != nil {
-		return nil, err
+		return nil, d.failure(err)
 	}
 	return &domain{p, d}, nil
 }
@@ -222,7 +249,7 @@ func (p *domain) RegisterMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 	}
 	m, err := p.PD.RegisterMR(mem, a)
 	if err != nil {
-		return nil, err
+		return nil, p.d.failure(err)
 	}
 	return m, nil
 }

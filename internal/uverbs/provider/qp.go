@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -26,13 +27,13 @@ func (p *domain) NewQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	send, _ := cfg.SendCQ.(*queue)
 	recv, _ := cfg.RecvCQ.(*queue)
 	if send == nil || recv == nil {
-		return nil, uverbs.ErrArgument
+		return nil, fmt.Errorf("completion queues of another provider: %w", verbs.ErrArgument)
 	}
 	q, err := p.PD.NewQP(uverbs.QPConfig{
 		SendCQ: send.q, RecvCQ: recv.q, MaxSend: cfg.MaxSend, MaxRecv: cfg.MaxRecv,
 	})
 	if err != nil {
-		return nil, err
+		return nil, p.d.failure(err)
 	}
 	return &pair{d: p.d, q: q, recv: recv}, nil
 }
