@@ -99,7 +99,7 @@ var mayImport = map[string][]string{
 	"internal/doctor":       {"wire/clc", "internal/admission", "internal/config", "internal/exit", "internal/inventory", "internal/run/inspect", "internal/survey", "internal/text", "internal/control", "internal/run/procs"}, // asks, and changes nothing
 	"internal/applicable":   {"internal/config", "internal/netns", "internal/run/inspect", "internal/run/procs", "internal/sockdiag", "internal/text"},                                                                          // looks from outside, and asks no program
 	"internal/metrics":      {"wire/clc", "internal/control", "internal/inventory", "internal/run/inspect", "internal/survey", "internal/sockdiag"},                                                                             // snapshots in, text out
-	"internal/inventory":    {"wire/clc", "internal/control", "internal/run/inspect", "internal/run/proto", "internal/survey", "internal/text", "internal/sockdiag"},                                                            // lists, sums and tables; of no protocol
+	"internal/inventory":    {"wire/clc", "internal/control", "internal/run/inspect", "internal/run/proto", "internal/survey", "internal/text", "internal/sockdiag", "internal/config", "internal/uverbs"},                      // lists, sums and tables; of no protocol
 	"preload":               {},                                                                                                                                                                                                 // the C library of gosmc run, as bytes
 	// The programs of gosmc run, which do not know us. Not preload: every program of package smc would have it.
 	"internal/run/proto":   {"wire/clc"},                                                                                                                                                      // messages and names, of no program
@@ -143,6 +143,7 @@ var mayImportInTests = map[string][]string{
 	"internal/run/supervisor": {"preload", "internal/run/client", "internal/sockdiag"},
 	"cmd/gosmc":               {"internal/run/client"},
 	"internal/handshake":      {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
+	"internal/inventory":      {"wire"},                                             // GIDs
 	"internal/link":           {"internal/rdma"},
 	"internal/smcr":           {"internal/rdma"},
 	"internal/host":           {"internal/link" /* of a peer that lies */, "internal/rdma", "bpf" /* of a port that is shared */, "internal/agent" /* that introduces */, "internal/port", "internal/dispose", "internal/pairing" /* of attackers */},

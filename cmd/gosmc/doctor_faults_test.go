@@ -115,6 +115,8 @@ var faults = []fault{
 		f.configure(t, "ueid DOCTOR.TEST\n")
 		f.prefix = []string{"unshare", "-n"}
 	}, want: []string{"smc-r: ", "A UEID is configured"}},
+	{name: "RDMA device that the kernel does not have", inject: func(t *testing.T, f *faulty) { f.configure(t, "device rdma:gosmc-none\n") },
+		want: []string{"rdma: RDMA device gosmc-none is configured and cannot be used: ", "-> correct the entry 'device rdma:gosmc-none'"}},
 	{name: "program that cannot have the library", inject: func(t *testing.T, f *faulty) {
 		const static = "/sbin/ldconfig" // of Debian
 		if _, err := os.Stat(static); err != nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,10 +30,11 @@ type devicesReport struct {
 	Schema int       `json:"schema"`
 	Time   time.Time `json:"time"`
 	inventory.DeviceList
+	Kernel []inventory.KernelDevice `json:"kernel_devices"` // RDMA devices of the kernel
 }
 
-func newDevicesReport(a *survey.Answers) devicesReport {
-	return devicesReport{jsonSchema, time.Now(), inventory.NewDeviceList(a)}
+func newDevicesReport(a *survey.Answers, kernel []inventory.KernelDevice) devicesReport {
+	return devicesReport{jsonSchema, time.Now(), inventory.NewDeviceList(a), kernel}
 }
 
 // showFlags are the flags of verbs that show objects of hosts.
@@ -161,28 +161,36 @@ func newDeviceCommand() *cobra.Command {
 	var flags showFlags
 	cmd := &cobra.Command{
 		Use:   "device [show] [flags]",
-		Short: "Show the devices of SMC-R of all hosts on this machine",
+		Short: "Show the devices of SMC-R of all hosts, and the kernel's RDMA devices",
 		Long: `Show the RoCEv2 devices that the hosts of this machine have open, and those that could not be opened, with the reason. A
-device is software: a UDP socket at one address of an interface, which is its name under IB-Dev. Hosts open one when a
-connection first needs it, and close it when it has not been used for a while. Crit says that a link group would end with it.
+device is software, a UDP socket at one address of an interface, or an RDMA device of the kernel with its name under Type. The address is its name
+under IB-Dev. Hosts open one when a connection first needs it, and close it when it has not been used for a while. Crit says that a link group
+would end with it.
 
-The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist.`,
+A second table has the RDMA devices of the kernel, a row for each port. Named is Yes if the configuration file or the environment lets SMC-R use
+the device, as with 'device rdma:rxe0', and Usable is Yes if programs of this user can open it now. The last column has the reason why
+connections do not use it. -d adds the limits of the devices, and a third table has their GIDs.
+
+The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist, or if a part of the configuration is not understood.`,
 		Example: `  gosmc device
   gosmc device -d
-  gosmc device --json | jq '.devices[] | select(.state != "ACTIVE") | .why'`,
+  gosmc device --json | jq '.devices[] | select(.state != "ACTIVE") | .why'
+  gosmc device --json | jq '.kernel_devices[] | select(.named and (.usable | not)) | .name, .why'`,
 		Args:              showArgs(0),
 		ValidArgsFunction: completeShow,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			kernel, err := inventory.ConfiguredDevices()
 			g := flags.gather(cmd.Context())
-			r := newDevicesReport(&g)
+			r := newDevicesReport(&g, kernel)
+			err = errors.Join(err, incomplete(&g))
 			if flags.json {
-				return errors.Join(writeJSON(cmd.OutOrStdout(), r), incomplete(&g))
+				return errors.Join(writeJSON(cmd.OutOrStdout(), r), err)
 			}
 			if err := r.write(cmd.OutOrStdout(), flags.details); err != nil {
 				return err
 			}
 			complain(cmd, &g)
-			return incomplete(&g)
+			return err
 		},
 	}
 	flags.register(cmd)
@@ -190,22 +198,5 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 }
 
 func (r *devicesReport) write(w io.Writer, details bool) error {
-	t := table{Columns: []column{
-		{Title: "Net-Dev"}, {Title: "IB-Dev"}, {Title: "IB-P", Right: true}, {Title: "IB-State"}, {Title: "Type"}, {Title: "Crit"},
-		{Title: "#Links", Right: true}, {Title: "PNET-ID"},
-	}}
-	if details {
-		t.Columns = append(t.Columns, column{Title: "GID"}, column{Title: "MAC"}, column{Title: "MTU", Right: true},
-			column{Title: "Received", Right: true}, column{Title: "Bad-ICRC", Right: true}, column{Title: "No-QP", Right: true}, column{Title: "Send-Err", Right: true})
-	}
-	t.Columns = append(t.Columns, column{Title: "Process"}, column{})
-	for _, d := range r.Devices {
-		cells := []string{orNA(d.NetDev), orNA(d.Address), strconv.Itoa(d.Port), orNA(d.State), orNA(d.Type), yesNo(d.Critical), strconv.Itoa(d.Links), orNA(d.PNETID)}
-		if details {
-			count := func(n uint64) string { return strconv.FormatUint(n, 10) }
-			cells = append(cells, orNA(d.GID), orNA(d.MAC), strconv.Itoa(d.MTU), count(d.RcvdPackets), count(d.BadICRC), count(d.UnknownQP), count(d.SendErrors))
-		}
-		t.Add(append(cells, process(d.PID, d.Command), printable(d.Why))...)
-	}
-	return t.Write(w)
+	return errors.Join(r.Write(w, details), inventory.WriteKernel(w, r.Kernel, details))
 }

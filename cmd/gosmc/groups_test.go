@@ -15,6 +15,7 @@ import (
 
 	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/survey"
 )
@@ -42,9 +43,28 @@ func testGroups() survey.Answers {
 	}}}
 }
 
+// testKernel are an RDMA device of the kernel that is used, one that has two ports and no file, and a name without a device.
+func testKernel() []inventory.KernelDevice {
+	gids := []inventory.KernelGID{
+		{Index: 0, GID: "fe80::1", Type: "RoCE v1", NetDev: "eth0"}, {Index: 1, GID: "fe80::1", Type: "RoCE v2", NetDev: "eth0"},
+		{Index: 2, GID: "192.0.2.1", Type: "RoCE v2", NetDev: "eth0.5"},
+	}
+	return []inventory.KernelDevice{
+		{
+			Name: "rxe0", Driver: "rxe", File: "/dev/infiniband/uverbs0", Named: true, Usable: true,
+			Ports:  []inventory.KernelPort{{Port: 1, State: "ACTIVE", Active: true, LinkLayer: "Ethernet", GIDs: gids}},
+			Limits: &inventory.KernelLimit{QPs: 1 << 20, CQs: 1 << 20, MRs: 1 << 19, MRBytes: 1 << 63},
+		}, {
+			Name: "mlx5_0", Driver: "mlx5_core", Firmware: "16.35.2000", Why: "it has no file",
+			Ports: []inventory.KernelPort{{Port: 1, State: "DOWN", LinkLayer: "Ethernet"}, {Port: 2, State: "ACTIVE", Active: true, LinkLayer: "InfiniBand"}},
+		},
+		{Name: "gone\x1b", Named: true, Why: "the kernel has no RDMA device of this name"},
+	}
+}
+
 func TestGroupReports(t *testing.T) {
 	a := testGroups()
-	r, d := newGroupsReport(&a, nil), newDevicesReport(&a)
+	r, d := newGroupsReport(&a, nil), newDevicesReport(&a, testKernel())
 	var b strings.Builder
 	for _, write := range []func(io.Writer) error{
 		r.Write, r.WriteDetails,

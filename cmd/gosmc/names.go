@@ -27,7 +27,8 @@ const aboutConfig = `The file is /etc/gosmc.conf, or what GOSMC_CONFIG names. Li
   seid    off              do without the system's own EID: on, off              GOSMC_SEID
   peer    192.0.2.0/24     a peer that speaks SMC-R; [2001:db8::/32]:443 with    GOSMC_SMCR_PEERS
                            the server's port
-  device  192.0.2.1        address or prefix that SMC-R may send from            GOSMC_SMCR_DEVICES
+  device  192.0.2.1        address or prefix that SMC-R may send from; rdma:rxe0 GOSMC_SMCR_DEVICES
+                           an RDMA device of the kernel that SMC-R may use
   smcr-v1 on               version 1 of SMC-R too, over RoCEv2: on, off          GOSMC_SMCR_V1
   pnet    NET1 eth1        PNETID of an interface
 

@@ -25,7 +25,7 @@ func (f *smcrFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.ueids, "ueid", nil, "user-defined enterprise `ID`, in order of preference")
 	flags.StringSliceVar(&f.peers, "peer", nil, "expect SMC-R at these hosts: `address` or prefix, with the server's port or without")
-	flags.StringSliceVar(&f.devices, "device", nil, "`address`, or prefix of addresses, that SMC-R may send from")
+	flags.StringSliceVar(&f.devices, "device", nil, "`address`, or prefix of addresses, that SMC-R may send from; rdma:NAME, an RDMA device of the kernel that it may use")
 	flags.BoolVar(&f.v1, "smcr-v1", false, "version 1 of SMC-R too, over RoCEv2, which needs no UEID")
 }
 

@@ -70,6 +70,7 @@ func (r *Report) machine(ctx context.Context) {
 			probe.Capabilities.SMCRv2.Why, cmp.Or(probe.Capabilities.SMCRv2.Advice,
 			"docs/smcr.md says what SMC-R needs: an interface with an address, and a peer or an agent"))
 	}
+	r.rdma() // rule: cmd/gosmc TestDoctorFaults
 	g := survey.Ask(ctx, r.opts.Dir)
 	for i, e := range g.Errors {
 		if i == 0 && g.Missing { // rule: cmd/gosmc TestDoctorMissing
@@ -114,6 +115,25 @@ func (r *Report) settings() (off bool) {
 			config.ListenAddress, config.ConnectPort, config.ConnectAddress), "")
 	}
 	return s.Off
+}
+
+// rdma checks the RDMA devices of the kernel that the configuration names. Others are no matter.
+func (r *Report) rdma() {
+	s, _ := config.Load() // settings tells of the error
+	list, err := inventory.KernelDevices(s.Devices)
+	if err != nil && len(list) > 0 {
+		r.add(Warn, "rdma", "The list of RDMA devices is not complete: "+errorText(err), "gosmc device")
+	}
+	for _, d := range list {
+		switch {
+		case !d.Named: // of no concern
+		case d.Usable:
+			r.add(OK, "rdma", "Programs of this user can use RDMA device "+text.Printable(d.Name), "")
+		default:
+			r.add(Warn, "rdma", "RDMA device "+text.Printable(d.Name)+" is configured and cannot be used: "+
+				text.Printable(d.Why), cmp.Or(text.Printable(d.Remedy), "gosmc device -d"))
+		}
+	}
 }
 
 // ours leaves the programs that the report is about.

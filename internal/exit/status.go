@@ -23,7 +23,7 @@ var own = map[string][]Status{
 	"config": {{Failure,
 		"a line of the file is not understood, or with check has no effect; or some other failure"}},
 	"connect": {{FellBack, "the connection is less than --require wants"}},
-	"device":  {{Failure, noDir}},
+	"device":  {{Failure, noDir + ", or that a part of the configuration is not understood"}},
 	"doctor":  {{Failure, "a finding is a warning or a failure; or some other failure"}},
 	"dump": {
 		{Failure, "some other failure, such as that a file could not be read to its end"},
