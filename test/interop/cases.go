@@ -223,6 +223,17 @@ func allCases() []testCase {
 			run: onDevice.client, conditions: device,
 		},
 		{name: "device/server", what: "SMC-R: the same, the guest's program is the client", run: onDevice.server, conditions: device},
+		{name: "device/killed/server", what: "SMC-R: the guest's program is killed in the middle of a transfer; then another connection", run: deviceKilled.server, conditions: device, mayFind: reset},
+		{
+			name: "device/down/client", what: "SMC-R: the interface of the guest's device goes down in the middle of a transfer; then another connection; we are the client",
+			run: deviceDown.client, conditions: device, tolerates: ofVanished, mayFind: endOfLink,
+		},
+		{name: "device/down/server", what: "SMC-R: the same, the guest is the client", run: deviceDown.server, conditions: device, tolerates: ofVanished, mayFind: endOfLink},
+		{
+			name: "device/removed/client", what: "SMC-R: the guest's device is removed in the middle of a transfer; then another connection; we are the client",
+			run: deviceGone.client, conditions: device, tolerates: ofVanished, mayFind: endOfLink,
+		},
+		{name: "device/removed/server", what: "SMC-R: the same, the guest is the client", run: deviceGone.server, conditions: device, tolerates: ofVanished, mayFind: endOfLink},
 
 		{name: "uverbs/list", what: "internal/uverbs lists the guest's devices", run: uverbsListed, tolerates: portDown},
 		{name: "uverbs/loop", what: "internal/uverbs: two queue pairs of an rxe device move data, every byte is compared", run: uverbsCase("loop rxe1", false)},

@@ -110,7 +110,7 @@ func (x cut) client(ctx context.Context, l *lab) error {
 	if err := l.ready(ctx); err != nil {
 		return err
 	}
-	h, err := l.host(host.Config{})
+	h, err := l.host(host.Config{SMCRPeers: l.guestPeers()})
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (x cut) server(ctx context.Context, l *lab) error {
 	if err := l.ready(ctx); err != nil {
 		return err
 	}
-	h, err := l.host(host.Config{})
+	h, err := l.host(host.Config{SMCRPeers: l.guestPeers()})
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (x cut) server(ctx context.Context, l *lab) error {
 	if err != nil {
 		return err
 	}
-	finish, err := l.vm.start(ctx, fmt.Sprintf("smcpeer dial %v duplex %d 1 1", listener.Addr(), 1<<30))
+	finish, err := l.vm.start(ctx, fmt.Sprintf("%s dial %v duplex %d 1 1", l.guestPeer(), listener.Addr(), 1<<30))
 	if err != nil {
 		return err
 	}
