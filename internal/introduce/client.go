@@ -153,7 +153,11 @@ type Question struct {
 	client *Client
 	id     uint64
 	answer chan Answer
+	lent   bool // the first of two answers has come; guarded by Client.mu
 }
+
+// maxAnswers is how many answers a question can have: a pair that is lent, and its fate.
+const maxAnswers = 2
 
 // An Answer introduces another process, or says why there is no introduction.
 type Answer struct {
@@ -164,13 +168,20 @@ type Answer struct {
 	PID        int         // of the other process; 0 if it is not known in this PID namespace
 	UID, Group int         // user of the other process, in the user namespace of the agent
 	SameUser   bool        // the other process has the user of this one
-	Reason     Refusal     // without a socket
+	Reason     Refusal     // without a socket; with one that is returned
+	Lent       bool        // the socket is the client's end of a pair, and another answer follows
+	Taken      bool        // the server has the other end of the pair that was lent
+	Returned   bool        // the socket is the server's end of the pair that was lent: nobody has taken it
 }
 
 // Ask asks about the TCP socket fd, of which the process has the role's end. The agent keeps the
 // question for the time wait, at most [MaxWait]. The socket is not used after the call. The caller
 // takes the answer from [Question.Answer], or calls [Question.Withdraw].
 func (c *Client) Ask(role Role, fd uintptr, wait time.Duration) (*Question, error) {
+	return c.ask(role, offerDevice, fd, wait)
+}
+
+func (c *Client) ask(role Role, offer uint8, fd uintptr, wait time.Duration) (*Question, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -180,8 +191,8 @@ func (c *Client) Ask(role Role, fd uintptr, wait time.Duration) (*Question, erro
 		return nil, errCongested
 	}
 	c.next++
-	q := &Question{client: c, id: c.next, answer: make(chan Answer, 1)}
-	m := Message{Kind: KindAsk, ID: q.id, Role: role, Offer: offerDevice, Wait: wait}
+	q := &Question{client: c, id: c.next, answer: make(chan Answer, maxAnswers)}
+	m := Message{Kind: KindAsk, ID: q.id, Role: role, Offer: offer, Wait: wait}
 	if err := c.line.send(&m, int(fd)); err != nil {
 		if !errors.Is(err, errCongested) {
 			err = fmt.Errorf("%w: %w", ErrNoAgent, err)
@@ -235,6 +246,24 @@ func (a *Answer) Discard() {
 	}
 }
 
+// hand hands an answer to its question, and reports whether there is one that waits for it.
+func (c *Client) hand(id uint64, a Answer) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.asked[id]
+	if q == nil {
+		return false
+	}
+	if !a.Lent {
+		delete(c.asked, id)
+	} else if q.lent {
+		return false // no agent says so twice
+	}
+	q.lent = a.Lent
+	q.answer <- a // there is room
+	return true
+}
+
 // run hands out answers until the conversation ends.
 func (c *Client) run() {
 	defer close(c.done)
@@ -244,7 +273,8 @@ func (c *Client) run() {
 			break
 		}
 		a := Answer{Socket: -1, Reason: m.Reason}
-		if m.Kind == KindIntroduced {
+		switch m.Kind {
+		case KindIntroduced:
 			a = Answer{
 				Socket: fd, GID: m.GID, Secret: m.Secret, Process: m.Process,
 				SameUser: m.SameUser, UID: int(m.UID), Group: int(m.Group),
@@ -252,17 +282,14 @@ func (c *Client) run() {
 			if c.same {
 				a.PID = int(m.PID)
 			}
-		} else if m.Kind != KindRefused {
-			break // no agent says so
+		case KindLent:
+			a.Socket, a.Lent = fd, true
+		case KindTaken:
+			a.Taken = true
+		case KindReturned:
+			a.Socket, a.Returned = fd, true
 		}
-		c.mu.Lock()
-		q := c.asked[m.ID]
-		delete(c.asked, m.ID)
-		if q != nil {
-			q.answer <- a // the only one: there is room
-		}
-		c.mu.Unlock()
-		if q == nil { // withdrawn
+		if !c.hand(m.ID, a) { // withdrawn
 			a.Discard()
 		}
 	}

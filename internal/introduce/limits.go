@@ -10,10 +10,15 @@ const (
 	maxAccountClients = 512
 
 	// maxWaiting bounds the questions that wait at an agent, maxAccountWaiting those of one account, and
-	// maxClientWaiting those of one process. A question holds no descriptor.
+	// maxClientWaiting those of one process. A question holds no descriptor, unless
+	// a client asks for a pair.
 	maxWaiting        = 16384
 	maxAccountWaiting = 2048
 	maxClientWaiting  = 1024
+	// maxHeld bounds the ends of pairs that an agent holds for servers that have not asked, and
+	// maxAccountHeld those of one account. Each is a descriptor.
+	maxHeld        = 8192
+	maxAccountHeld = 1024
 
 	// requestRate is how many messages of one account an agent serves in a second, and requestBurst
 	// how many may come at once. Processes that know each other ask no more, so most programs need one

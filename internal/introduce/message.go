@@ -14,7 +14,8 @@ const Version = 1
 // A Kind is the first byte of a message.
 type Kind uint8
 
-// The kinds of messages. Hello, Ask and Withdraw go to the agent, the others to a process.
+// The kinds of messages. Hello, Ask and Withdraw go to the agent, the others to a process. Lent, Taken
+// and Returned answer a client that asks for a pair.
 const (
 	KindHello      Kind = 1 // opens the conversation
 	KindWelcome    Kind = 2 // answers Hello
@@ -22,6 +23,9 @@ const (
 	KindWithdraw   Kind = 4 // takes a question back
 	KindIntroduced Kind = 5 // answers a question; carries a socket to the other process
 	KindRefused    Kind = 6 // answers a question
+	KindLent       Kind = 7 // brings a client its end of a pair; the agent has the other one, and one of the next two follows
+	KindTaken      Kind = 8 // says that the server has the other end
+	KindReturned   Kind = 9 // brings the client the other end: the connection is TCP
 )
 
 // A Role says which end of a TCP connection a process holds.
@@ -39,6 +43,7 @@ const flagSameUser = 1
 const (
 	offerNone   = 0 // the connection is to be plain TCP
 	offerDevice = 1 // a peering of two SMC-D devices
+	offerPair   = 2 // a pair of Unix stream sockets, which takes the place of the connection
 )
 
 // A Refusal is the reason why an agent does not introduce two processes.
@@ -115,13 +120,15 @@ const (
 // Ask, 24 bytes, with the TCP socket.
 //
 //	16     1  role      1 client, 2 server
-//	17     1  offer     1: a socket to the device of the other process. 0: none, the connection stays TCP
+//	17     1  offer     1: a socket to the device of the other process. 0: none, the connection stays TCP.
+//	                    2: a pair of stream sockets takes the place of the connection
 //	18     2  reserved
 //	20     4  wait      in milliseconds, for the other end's question; at most 3000 count
 //
 // Withdraw, 16 bytes: the header.
 //
-// Introduced, 80 bytes, with a socket to the other process, of the type SOCK_SEQPACKET.
+// Introduced, 80 bytes, with a socket to the other process, of the type SOCK_SEQPACKET; if a pair was
+// asked for, with this process's end of it.
 //
 //	16    16  GID       of the other process's device
 //	32    16  secret    random, the same for both processes and for nobody else
@@ -132,10 +139,12 @@ const (
 //	61     3  reserved
 //	64    16  process   names the other process: no other one has it
 //
-// Refused, 24 bytes.
+// Refused, 24 bytes; Returned, 24 bytes, with the server's end of a pair.
 //
 //	16     4  reason
 //	20     4  reserved
+//
+// Lent, 16 bytes: the header, with the client's end of a pair. Taken, 16 bytes: the header.
 //
 // Integers are big-endian.
 type Message struct {
@@ -156,7 +165,7 @@ type Message struct {
 	SameUser   bool          // Introduced
 	UID        uint32        // Introduced
 	Group      uint32        // Introduced
-	Reason     Refusal       // Refused
+	Reason     Refusal       // Refused, Returned
 }
 
 // length returns the number of bytes that Append adds.
@@ -168,11 +177,11 @@ func (m *Message) length() int {
 		return welcomeLen
 	case KindAsk:
 		return askLen
-	case KindWithdraw:
+	case KindWithdraw, KindLent, KindTaken:
 		return headerLen
 	case KindIntroduced:
 		return introducedLen
-	case KindRefused:
+	case KindRefused, KindReturned:
 		return refusedLen
 	}
 	panic("introduce: impossible kind of message")
@@ -180,7 +189,8 @@ func (m *Message) length() int {
 
 // rights returns how many descriptors come with a message.
 func (m *Message) rights() int {
-	if m.Kind == KindAsk || m.Kind == KindIntroduced {
+	switch m.Kind {
+	case KindAsk, KindIntroduced, KindLent, KindReturned:
 		return 1
 	}
 	return 0
@@ -230,7 +240,7 @@ func (m *Message) Append(b []byte) []byte {
 		}
 		b = append(b, flags, 0, 0, 0)
 		b = append(b, m.Process[:]...)
-	case KindRefused:
+	case KindRefused, KindReturned:
 		b = be.AppendUint32(b, uint32(m.Reason))
 		b = be.AppendUint32(b, 0)
 	}
@@ -262,7 +272,7 @@ func Parse(b []byte) (Message, error) {
 			return fail("users", 36, wire.ErrValue)
 		}
 		want = helloLen + 4*entries
-	case KindWelcome, KindAsk, KindWithdraw, KindIntroduced, KindRefused:
+	case KindWelcome, KindAsk, KindWithdraw, KindIntroduced, KindRefused, KindLent, KindTaken, KindReturned:
 		want = m.length()
 	default:
 		return fail("kind", 0, wire.ErrType)
@@ -310,7 +320,7 @@ func Parse(b []byte) (Message, error) {
 		if m.GID.IsZero() {
 			return fail("GID", 16, wire.ErrValue)
 		}
-	case KindRefused:
+	case KindRefused, KindReturned:
 		m.Reason = Refusal(be.Uint32(b[16:]))
 	}
 	return m, nil

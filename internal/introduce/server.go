@@ -169,8 +169,8 @@ func (s *Server) handle(c *client, m *Message, fd int) error {
 	case KindAsk:
 		return s.ask(c, m, fd)
 	case KindWithdraw:
-		if s.table.withdraw(c, m.ID) {
-			return s.refuse(c, m.ID, RefusedAlone)
+		if w := s.table.withdraw(c, m.ID); w != nil {
+			return s.refuseWaiting(w, RefusedAlone)
 		}
 		return nil // it was answered, and the answer is on its way
 	}
@@ -183,14 +183,18 @@ func (s *Server) ask(c *client, m *Message, fd int) error {
 	s.asked.Add(1)
 	e, refused := prove(s.cfg.Verifier, fd, m.Role)
 	c.line.discard(fd) // or the connection would not end with its process
-	if m.Offer != offerDevice && m.Offer != offerNone {
+	if m.Offer > offerPair {
 		refused = RefusedOffer
 	}
 	if refused != 0 {
 		return s.refuse(c, m.ID, refused)
 	}
-	w := &waiting{who: c, id: m.ID, role: m.Role, end: e, declines: m.Offer == offerNone}
-	other, refused := s.table.match(w, m.Wait, func() { s.refuse(c, m.ID, RefusedAlone) })
+	w := &waiting{who: c, id: m.ID, role: m.Role, end: e, offer: m.Offer, held: -1}
+	var hold func() bool
+	if m.Offer == offerPair && m.Role == RoleClient {
+		hold = func() bool { return s.lend(w) }
+	}
+	other, refused := s.table.match(w, m.Wait, func() { s.refuseWaiting(w, RefusedAlone) }, hold)
 	switch {
 	case refused != 0:
 		return s.refuse(c, m.ID, refused)
@@ -202,47 +206,62 @@ func (s *Server) ask(c *client, m *Message, fd int) error {
 
 // introduce answers the questions of both ends. The error is about the first one.
 func (s *Server) introduce(a, b *waiting) error {
-	if a.declines || b.declines { // rule: TestDecline
-		s.refuse(b.who, b.id, RefusedDeclined)
-		return s.refuse(a.who, a.id, RefusedDeclined)
+	both := func(why Refusal) error {
+		s.refuseWaiting(b, why)
+		return s.refuse(a.who, a.id, why) // it has not waited
+	}
+	if a.offer == offerNone || a.offer != b.offer { // rule: TestDecline
+		return both(RefusedDeclined)
 	}
 	// rule: TestUsers
 	if !a.who.users.Admits(&a.who.who, &b.who.who) || !b.who.users.Admits(&b.who.who, &a.who.who) ||
 		!s.cfg.Users.admitsBoth(&a.who.who, &b.who.who) {
-		s.refuse(b.who, b.id, RefusedUsers)
-		return s.refuse(a.who, a.id, RefusedUsers)
+		return both(RefusedUsers)
 	}
 	if a.who.line.unread() > maxUnread || b.who.line.unread() > maxUnread { // rule: TestUnreadIntroductions
-		s.refuse(b.who, b.id, RefusedBusy)
-		return s.refuse(a.who, a.id, RefusedBusy)
+		return both(RefusedBusy)
+	}
+	if a.offer == offerPair {
+		return s.introducePair(a, b)
 	}
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		s.log.Warn("introduction: no socket", "err", err)
-		s.refuse(b.who, b.id, RefusedBusy)
-		return s.refuse(a.who, a.id, RefusedBusy)
+		return both(RefusedBusy)
 	}
 	defer unix.Close(ends[0])
 	defer unix.Close(ends[1])
 	var secret [16]byte
 	rand.Read(secret[:])
-	tell := func(w, other *waiting, fd int) error {
-		p := other.who
-		m := Message{
-			Kind: KindIntroduced, ID: w.id, GID: p.gid, Secret: secret,
-			UID: p.who.UID, Group: p.who.GID, PID: p.who.PID, Process: p.name, SameUser: p.who.UID == w.who.who.UID,
-		}
-		return w.who.line.send(&m, fd)
-	}
 	s.introduced.Add(1)
-	if err := tell(b, a, ends[1]); err != nil {
+	if err := tell(b, a, secret, ends[1]); err != nil {
 		s.drop(b.who, err)
 	}
-	return tell(a, b, ends[0])
+	return tell(a, b, secret, ends[0])
+}
+
+// tell tells the process of w about the process of other.
+func tell(w, other *waiting, secret [16]byte, fd int) error {
+	p := other.who
+	m := Message{
+		Kind: KindIntroduced, ID: w.id, GID: p.gid, Secret: secret,
+		UID: p.who.UID, Group: p.who.GID, PID: p.who.PID, Process: p.name, SameUser: p.who.UID == w.who.who.UID,
+	}
+	return w.who.line.send(&m, fd)
 }
 
 // refuse answers a question.
 func (s *Server) refuse(c *client, id uint64, why Refusal) error {
+	s.count(why)
+	err := c.line.send(&Message{Kind: KindRefused, ID: id, Reason: why}, -1)
+	if err != nil {
+		s.drop(c, err)
+	}
+	return err
+}
+
+// count counts a refusal.
+func (s *Server) count(why Refusal) {
 	switch why {
 	case RefusedAlone, RefusedDeclined:
 	case RefusedUsers:
@@ -252,11 +271,6 @@ func (s *Server) refuse(c *client, id uint64, why Refusal) error {
 	default:
 		s.unfit.Add(1)
 	}
-	err := c.line.send(&Message{Kind: KindRefused, ID: id, Reason: why}, -1)
-	if err != nil {
-		s.drop(c, err)
-	}
-	return err
 }
 
 // drop ends the conversation with a process that does not read its answers. Its goroutine does the rest.
@@ -280,7 +294,11 @@ func (s *Server) Status() Counters {
 // Close ends all conversations, and waits for that, but not for descriptors whose close takes long.
 // Processes that were introduced go on.
 func (s *Server) Close() {
-	for _, c := range s.table.close() {
+	clients, holding := s.table.close()
+	for _, w := range holding {
+		s.refuseWaiting(w, RefusedBusy) // rule: TestPairsReturned
+	}
+	for _, c := range clients {
 		s.drop(c, nil)
 	}
 	ended := make(chan struct{})

@@ -4,16 +4,19 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A waiting is a question whose other end has not asked yet.
 type waiting struct {
-	who      *client
-	id       uint64
-	role     Role
-	end      end
-	declines bool // the connection is to be plain TCP
-	expiry   *time.Timer
+	who    *client
+	id     uint64
+	role   Role
+	end    end
+	offer  uint8
+	expiry *time.Timer
+	held   int // the server's end of a pair, of which the client has the other one; -1: none. Owned
 }
 
 // A table has the questions that wait, and the quotas of accounts.
@@ -23,6 +26,7 @@ type table struct {
 	byClient map[*client]map[uint64]*waiting
 	accounts map[Account]*account
 	clients  int
+	held     int // ends of pairs
 	closed   bool
 }
 
@@ -30,6 +34,7 @@ type table struct {
 type account struct {
 	clients int
 	waiting int
+	held    int          // ends of pairs
 	closing atomic.Int32 // descriptors
 	credit  float64      // messages that may come now
 	filled  time.Time    // when credit was last reckoned
@@ -75,6 +80,7 @@ func (t *table) leave(c *client) {
 	defer t.mu.Unlock()
 	for _, w := range t.byClient[c] {
 		t.dropLocked(w)
+		w.close()
 	}
 	delete(t.byClient, c)
 	t.clients--
@@ -124,8 +130,11 @@ func (t *table) spend(c *client) bool {
 }
 
 // match returns the question of the other end, if it waits, and takes it out. Otherwise the question
-// waits for at most the time wait, after which expired is called.
-func (t *table) match(w *waiting, wait time.Duration, expired func()) (other *waiting, refused Refusal) {
+// waits for at most the time wait, after which expired is called. hold is called before it waits,
+// unless that is nil, and says whether the question has got its descriptor.
+func (t *table) match(
+	w *waiting, wait time.Duration, expired func(), hold func() bool,
+) (other *waiting, refused Refusal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	own := t.byClient[w.who]
@@ -145,6 +154,14 @@ func (t *table) match(w *waiting, wait time.Duration, expired func()) (other *wa
 		w.who.who.Limited && a.waiting >= maxAccountWaiting {
 		return nil, RefusedBusy
 	}
+	if hold != nil {
+		// rule: TestPairQuotas
+		if t.held >= maxHeld || w.who.who.Limited && a.held >= maxAccountHeld || !hold() {
+			return nil, RefusedBusy
+		}
+		a.held++
+		t.held++
+	}
 	a.waiting++
 	t.byPair[w.end.key] = w
 	own[w.id] = w
@@ -162,15 +179,15 @@ func (t *table) match(w *waiting, wait time.Duration, expired func()) (other *wa
 	return nil, 0
 }
 
-// withdraw takes a question out, and reports whether it was there.
-func (t *table) withdraw(c *client, id uint64) bool {
+// withdraw takes a question out, and returns it, nil if it was not there.
+func (t *table) withdraw(c *client, id uint64) *waiting {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.byClient[c][id]
 	if w != nil {
 		t.dropLocked(w)
 	}
-	return w != nil
+	return w
 }
 
 // dropLocked takes a question that waits out.
@@ -178,18 +195,39 @@ func (t *table) dropLocked(w *waiting) {
 	w.expiry.Stop()
 	delete(t.byPair, w.end.key)
 	delete(t.byClient[w.who], w.id)
-	w.who.account.waiting--
+	a := w.who.account
+	a.waiting--
+	if w.held >= 0 {
+		a.held--
+		t.held--
+	}
 }
 
-// close lets nobody in any more, and returns those who are.
-func (t *table) close() (clients []*client) {
+// close closes the end that a question holds.
+func (w *waiting) close() {
+	if w.held >= 0 {
+		unix.Close(w.held) // it was made here, so closing does not wait
+		w.held = -1
+	}
+}
+
+// close lets nobody in any more, and returns those who are, and the questions that hold an end, which it takes out.
+func (t *table) close() (clients []*client, holding []*waiting) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	for c := range t.byClient {
+	for c, own := range t.byClient {
 		clients = append(clients, c)
+		for _, w := range own {
+			if w.held >= 0 {
+				holding = append(holding, w)
+			}
+		}
 	}
-	return clients
+	for _, w := range holding {
+		t.dropLocked(w)
+	}
+	return clients, holding
 }
 
 // counts returns how many processes are connected, and how many questions wait.
