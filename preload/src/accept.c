@@ -12,7 +12,7 @@
 
 EXPORT int listen(int fd, int backlog)
 {
-	long r = SYS(listen, fd, backlog);
+	long r = (reach_listen(fd), SYS(listen, fd, backlog));
 	struct identity id = {0};
 	int protocol = 0;
 	socklen_t len = sizeof(protocol);
@@ -69,10 +69,10 @@ static bool other_end(int end, const struct identity *id)
 }
 
 /*
- * claim asks for the other end of a connection. It shows the TCP socket, which only a process can
+ * claim asks for our end of a connection: for one that waits at our supervisor, or, with KIND_MEET, for one that the agent has. It shows the TCP socket, which only a process can
  * that has accepted the connection. Below 0: there is none.
  */
-static int claim(const struct identity *id, int fd)
+static int claim(enum kind kind, const struct identity *id, int fd)
 {
 	struct message m;
 	int64_t begin = supervisor_clock();
@@ -89,11 +89,11 @@ static int claim(const struct identity *id, int fd)
 	}
 	/* An end for which there is no descriptor would be lost, so one is kept free. */
 	spare = SYS(fcntl, sock, F_DUPFD_CLOEXEC, 0);
-	message_fill(&m, KIND_CLAIM, id);
+	message_fill(&m, kind, id);
 	if (spare >= 0) {
 		SYS(close, spare);
 		if (supervisor_send(sock, &m, fd))
-			(void)supervisor_receive(sock, KIND_CLAIM, &end);
+			(void)supervisor_receive(sock, kind, &end);
 		if (end >= 0)
 			supervisor_parts(sock);
 		else
@@ -119,11 +119,13 @@ static int moved(int listener, int fd, int flags)
 	int tcp = -1;
 	bool asks = true;
 	bool marked;
+	bool paired;
 
 	if (fd < 0 || !settings.on || guard_on() || birth_is_tcp(listener))
 		return fd;
 	marked = letter_marked(fd);
-	if ((!marked && !board_waiting()) || !address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))
+	paired = !marked && reach_paired(fd);
+	if ((!marked && !paired && !board_waiting()) || !address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))
 		return fd;
 	/* A client elsewhere can have the mark, too, and would have us ask for each of its connections, again and again. */
 	if (marked && !letter_near(&id)) {
@@ -136,13 +138,13 @@ static int moved(int listener, int fd, int flags)
 	if (marked)
 		end = letter_claim(&id, fd, &asks, &tcp);
 	if (end < 0 && asks)
-		end = claim(&id, fd);
+		end = claim(paired ? KIND_MEET : KIND_CLAIM, &id, fd);
 	/* Another one that accepts may have found our end in the letterbox, and is about to give it back. */
 	for (int i = 0; end < 0 && asks && marked && i < AGAIN && !supervisor_slow(); i++) {
 		struct timespec pause = {.tv_nsec = MSEC << i};
 
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
-		end = claim(&id, fd);
+		end = claim(paired ? KIND_MEET : KIND_CLAIM, &id, fd);
 	}
 	if (end < 0)
 		return fd;

@@ -173,19 +173,24 @@ static void attempt_drop(struct attempt *a)
 	a->sock = a->other = a->end = -1;
 }
 
+/* prepare_options gives our end the options that the program has set on the socket, and the receivers of its signals. */
+static void prepare_options(struct attempt *a, int fd)
+{
+	uint32_t which = birth_options(fd);
+
+	options_copy(fd, a->end, which & ~OPTIONS_LATER);
+	a->on = options_on(fd, which);
+	owner_copy(fd, a->end, which);
+}
+
 /* prepare gives our end its name, and all that the program has set on the socket, before anybody waits for it. False: that is not possible. */
 static bool prepare(struct attempt *a, int fd)
 {
-	uint32_t which;
-
 	a->status = SYS(fcntl, fd, F_GETFL);
 	a->flags = SYS(fcntl, fd, F_GETFD);
 	if (!identity_bind(a->end, &a->id, a->unique))
 		return false;
-	which = birth_options(fd);
-	options_copy(fd, a->end, which & ~OPTIONS_LATER);
-	a->on = options_on(fd, which);
-	owner_copy(fd, a->end, which);
+	prepare_options(a, fd);
 	return a->status >= 0 && a->flags >= 0; /* not if a filter of system calls forbids it */
 }
 
@@ -474,11 +479,84 @@ static long disconnect(int fd, const struct identity *id)
 	return r;
 }
 
+/* reach_begin asks for tokens on a socket whose server no supervisor of our user has announced. */
+static bool reach_begin(struct attempt *a, int fd, const struct sockaddr *sa, socklen_t len)
+{
+	struct address *to = &a->id.peer;
+
+	if (!settings.on || !address_parse(sa, len, to))
+		return false;
+	if (address_is_any(to)) {
+		if (to->ip[10] == 0xff)
+			to->ip[12] = 127;
+		to->ip[15] = 1;
+	}
+	if (!reach_possible(to) || admission_known(to) || !policy_connect(to) || !birth_may_swap(fd) || !reach_ask(fd, true))
+		return false;
+	a->status = SYS(fcntl, fd, F_GETFL);
+	a->flags = SYS(fcntl, fd, F_GETFD);
+	if (a->status >= 0 && a->flags >= 0 && !connect_announced(fd, to) && !birth_told(fd) && !unseen_registration(fd) && birth_place(fd) &&
+	    admission_ask(settings.socket, to, netns_of(fd), &a->admission))
+		return true;
+	reach_ask(fd, false);
+	return false;
+}
+
+/* reach_receive receives our end, with the answer that is there. */
+static int reach_receive(void *from)
+{
+	int end = -1;
+
+	(void)supervisor_receive(*(int *)from, KIND_REACH, &end);
+	return end;
+}
+
+/* reach_end asks our supervisor for our end of a connection with tokens, and puts it in place. False: TCP. */
+static bool reach_end(struct attempt *a, int fd)
+{
+	struct timespec patience = {.tv_sec = 2};
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+	struct pollfd p = {.events = POLLIN};
+	struct message m;
+	long spare;
+
+	if (!reach_paired(fd) || SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 || info.tcpi_state != TCP_ESTABLISHED ||
+	    !address_of(fd, false, &a->id.local, &a->id.ipv6))
+		return false;
+	a->sock = supervisor_open(settings.socket);
+	/* An end for which there is no descriptor would be lost, so one is kept free. */
+	spare = a->sock >= 0 ? SYS(fcntl, a->sock, F_DUPFD_CLOEXEC, 0) : -1;
+	if (spare >= 0)
+		SYS(close, (int)spare);
+	message_fill(&m, KIND_REACH, &a->id);
+	p.fd = a->sock;
+	if (spare >= 0 && supervisor_send(a->sock, &m, fd) && SYS(ppoll, &p, 1, &patience, NULL, 0) == 1) {
+		a->unique = hidden_came(reach_receive, &a->sock, &a->end, &a->before);
+		if (a->unique == 0)
+			a->end = -1;
+	}
+	if (a->end < 0) {
+		reach_refused(&a->id.peer);
+		if (a->sock >= 0)
+			SYS(close, a->sock);
+		return false;
+	}
+	supervisor_parts(a->sock);
+	prepare_options(a, fd);
+	(void)status(a, 0);
+	options_acknowledge(fd, birth_options(fd));
+	swap(a, fd);
+	attempt_drop(a);
+	return true;
+}
+
 EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 {
 	struct attempt a;
 	struct identity id;
 	bool moved;
+	bool asked;
 	int saved = errno;
 	int r;
 	int error;
@@ -486,7 +564,18 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 	if (!attempt_begin(&a, fd, sa, len)) {
 		if (settings.on && of_nothing(sa, len) && identity_of(fd, &id))
 			return (int)sys_return(disconnect(fd, &id));
+		asked = reach_begin(&a, fd, sa, len);
+		if (asked)
+			end_connecting(fd, true);
 		r = next.connect(fd, sa, len);
+		error = errno;
+		if (asked) {
+			if (r == 0 || error == EINPROGRESS)
+				(void)reach_end(&a, fd);
+			end_connecting(fd, false);
+			errno = r == 0 ? saved : error;
+			return r;
+		}
 		if (r != 0 && settings.on && errno == EINVAL && address_parse(sa, len, &id.peer)) {
 			error = errno;
 			errno = (guard_on() ? guard_knows(fd) : identity_of(fd, &id)) ? EISCONN : error;

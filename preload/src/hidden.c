@@ -93,6 +93,14 @@ uint64_t hidden_pair(int pair[2], struct hidden *before)
 	return made(pair, SYS(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0 ? 2 : 0, before);
 }
 
+/* hidden_came is hidden_pair for an end that comes from another process: come receives it, or returns below 0. */
+uint64_t hidden_came(int (*come)(void *), void *from, int *end, struct hidden *before)
+{
+	begin(before);
+	*end = come(from);
+	return made(end, *end >= 0, before);
+}
+
 /* hidden_socket is hidden_pair for an end that is to be connected, and does not wait. */
 uint64_t hidden_socket(int *end, struct hidden *before)
 {

@@ -80,6 +80,8 @@ enum kind {
 	KIND_RETURN = 7,
 	KIND_TAKEN = 8,
 	KIND_RELAY = 9,
+	KIND_REACH = 16,
+	KIND_MEET = 17,
 };
 
 enum status {
@@ -153,6 +155,7 @@ struct hidden {
 };
 uint64_t hidden_pair(int pair[2], struct hidden *before);
 uint64_t hidden_socket(int *end, struct hidden *before);
+uint64_t hidden_came(int (*come)(void *), void *from, int *end, struct hidden *before);
 void hidden_end(const struct hidden *before);
 void hidden_close(int fd);
 void hidden_forking(void);
@@ -167,6 +170,13 @@ bool letter_withdraw(int fd);
 bool letter_marked(int fd);
 bool letter_near(const struct identity *id);
 int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp);
+
+/* reach.c */
+bool reach_ask(int fd, bool on);
+bool reach_paired(int fd);
+void reach_listen(int fd);
+bool reach_possible(const struct address *to);
+void reach_refused(const struct address *to);
 
 /* start.c: the settings of the environment, which are read once. */
 struct settings {

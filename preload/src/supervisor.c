@@ -248,6 +248,12 @@ bool supervisor_send(int sock, struct message *m, int fd)
 	return message_send(sock, NULL, m, &fd, fd >= 0, 0);
 }
 
+/* brings_end says whether the answer to a message brings an end, without which the connection would be lost. */
+static bool brings_end(enum kind kind)
+{
+	return kind == KIND_CLAIM || kind == KIND_REACH || kind == KIND_MEET;
+}
+
 /*
  * supervisor_receive waits for the answer to a message, and for its descriptor if fd is not null.
  * *fd is -1 if there is none, and always if the answer is not STATUS_OK. Such an answer stays in the socket, which is closed next: where other threads have
@@ -278,9 +284,9 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 		r = SYS(recvmsg, sock, &msg, MSG_CMSG_CLOEXEC | (fd ? MSG_PEEK : 0));
 		if (r == -EINTR && wait_more(&w))
 			continue;
-		if ((r == -EAGAIN || r == -EINTR) && kind == KIND_CLAIM && SYS(shutdown, sock, SHUT_RDWR) == 0)
+		if ((r == -EAGAIN || r == -EINTR) && brings_end(kind) && SYS(shutdown, sock, SHUT_RDWR) == 0)
 			r = SYS(recvmsg, sock, &msg, MSG_CMSG_CLOEXEC | MSG_PEEK | MSG_DONTWAIT);
-		if (!fd || kind != KIND_CLAIM || r < 0 || !(msg.msg_flags & MSG_CTRUNC) || CMSG_FIRSTHDR(&msg) || now() >= w.until)
+		if (!fd || !brings_end(kind) || r < 0 || !(msg.msg_flags & MSG_CTRUNC) || CMSG_FIRSTHDR(&msg) || now() >= w.until)
 			break;
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
 	}

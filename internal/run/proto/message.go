@@ -25,7 +25,18 @@ const (
 	// first asks whether there is room. The second brings that end, one of a pair that takes its
 	// place, and a file with the bytes.
 	KindRelay Kind = 9
+	// KindReach: the sender has connected, and its TCP socket, which comes with it, has pairing tokens. The
+	// reply brings its end of a pair.
+	KindReach Kind = 16
+	// KindMeet: the sender has accepted, and its TCP socket, which comes with it, has pairing tokens. The
+	// reply brings its end of a pair.
+	KindMeet Kind = 17
 )
+
+// isKnown reports whether there are messages of a kind.
+func (k Kind) isKnown() bool {
+	return KindAnnounce <= k && k <= KindRelay || k == KindReach || k == KindMeet
+}
 
 // Status is the answer to a message.
 type Status uint32
@@ -80,7 +91,7 @@ func ParseMessage(b []byte) (Message, error) {
 		return Message{}, ErrMessage
 	}
 	k := Kind(b[0])
-	if k < KindAnnounce || k > KindRelay {
+	if !k.isKnown() {
 		return Message{}, ErrMessage
 	}
 	address := func(ip, port int) netip.AddrPort {

@@ -47,4 +47,32 @@ const (
 	// followEvery is how long after a look at the configuration file a supervisor that does something
 	// looks again.
 	followEvery = time.Second
+
+	// maxIntroduced bounds the connections with tokens that are being dealt with at a time. Each has up to
+	// five descriptors, and a goroutine.
+	maxIntroduced = 1024
+	// maxDestinations bounds the servers that are remembered, for knownAge if they have taken ends, and for
+	// shunnedAge if they have not.
+	maxDestinations = 1024
+	knownAge        = time.Minute
+	shunnedAge      = 30 * time.Second
+	// reachTime is how long a server may take until it accepts; then its connection is joined to TCP.
+	reachTime = 2 * time.Second
+	// firstTime is how long a client waits whose server has not taken ends before: as a rule it hears by
+	// then whether this one does.
+	firstTime = 10 * time.Millisecond
+	// partTime is how long a client's TCP socket is kept until the server has reset it.
+	partTime = 2 * time.Second
+	// meetTime is how long a server waits for one client's word at most, leastWait at least. All that wait
+	// in vain may take vainMost, and one in vainShare of the time.
+	meetTime  = 100 * time.Millisecond
+	leastWait = time.Millisecond
+	vainMost  = 500 * time.Millisecond
+	vainShare = 10
+	// agentPause is how long nobody looks for an agent that was not there. welcomeTime is how long one is waited for
+	// that does not answer, nameTime how long for one that has just heard of a network namespace.
+	agentPause  = 500 * time.Millisecond
+	welcomeTime = 300 * time.Millisecond
+	nameTime    = 100 * time.Millisecond
+	namePause   = time.Millisecond
 )

@@ -91,7 +91,7 @@ func (s *supervisor) hearOutside(t *broker.Talk, uid uint32) {
 	}
 	if err == nil {
 		s.Mu.Lock()
-		if !s.outsiders.over && (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindAnnounce && s.isFirst(t)) { // rule: TestClaimOutside: (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindAnnounce && s.isFirst(t)) -> true
+		if !s.outsiders.over && (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindMeet || m.Kind == proto.KindAnnounce && s.isFirst(t)) { // rule: TestClaimOutside: (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindMeet || m.Kind == proto.KindAnnounce && s.isFirst(t)) -> true
 			s.Answer(t, m, fds)
 		}
 		s.Mu.Unlock()

@@ -29,8 +29,11 @@ type supervisor struct {
 	first     int             // process ID of the program that 'gosmc run' has become; older than the door
 	outsiders outsiders       // that came by the door
 	alone     bool            // all programs have ended; relays have not
+	handing   int             // connections with tokens, which end with us
 	record    record          // any goroutine may use it
 	control   *control.Server // nil if it could not be opened: then nobody is told of events here
+
+	introduced *introduced // connections with pairing tokens
 }
 
 // newSupervisor opens a supervisor in a run directory, for a process and all that it starts.
@@ -83,6 +86,7 @@ func emptySupervisor(f *followed) *supervisor {
 		followed: f,
 		door:     -1, letters: letters{notes: -1, poll: -1},
 		outsiders: outsiders{users: make(map[uint32]int)}, record: record{started: time.Now()},
+		introduced: newIntroduced(),
 	}
 	s.Broker = broker.New(func() *config.Policy { return f.policy }, s)
 	f.broker = s.Broker
@@ -200,6 +204,7 @@ func (s *supervisor) close() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.outsiders.over, s.followed.over = true, true
+	s.stopIntroduced()
 	path := s.Path
 	s.Broker.End()
 	s.closeLetters()

@@ -1,0 +1,211 @@
+package supervisor
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/dispose"
+	"github.com/gosmc/smc/internal/introduce"
+	"github.com/gosmc/smc/internal/run/broker"
+	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// Connections whose sockets have pairing tokens are between network namespaces, or between users. The
+// agent makes the pair that takes the place of such a connection, when the client's supervisor asks, and
+// gives each side one end when it proves by its TCP socket that it has that side.
+//
+//	client       its supervisor        agent        supervisor of the server      server
+//	 connect ------------------------- TCP, with tokens -------------------------> accept
+//	 Reach(TCP) --->  Ask(TCP) ------>  (pair)
+//	  <--- end  <---  Lent(end)                      <------ Ask(TCP) <---------- Meet(TCP)
+//	                  Taken  <--------               Introduced(end) ----> end -->
+//
+// connect does not wait for accept. The server waits for the client's question for a moment, and for
+// all clients that do not ask not longer than [patience] says. An end that the server does not get is
+// joined to TCP by the client's supervisor, which remembers the server's address for a while.
+type introduced struct {
+	bureau  bureau
+	working sync.WaitGroup
+	slots   chan struct{} // has an entry for each connection that is being dealt with
+
+	// These are guarded by the supervisor's lock.
+	patience patience
+	over     bool
+	known    destinations // servers that clients have reached
+	shunned  destinations // servers that did not take a connection
+}
+
+func newIntroduced() *introduced {
+	return &introduced{
+		bureau: bureau{users: introduce.Users{Mode: introduce.ModeAny}}, slots: make(chan struct{}, maxIntroduced),
+	}
+}
+
+// destinations are addresses that are remembered for a time, a bounded number.
+type destinations map[netip.AddrPort]time.Time
+
+func (d *destinations) add(a netip.AddrPort, now time.Time) {
+	if *d == nil || len(*d) >= maxDestinations {
+		*d = make(destinations)
+	}
+	(*d)[a] = now
+}
+
+func (d destinations) has(a netip.AddrPort, now time.Time, age time.Duration) bool {
+	at, ok := d[a]
+	return ok && now.Sub(at) < age
+}
+
+// patience is how long a server may wait for the words of clients: meetTime for one, and all that wait in
+// vain together a tenth of the time. Any user can connect and say nothing, which would stop a
+// server that accepts in one thread.
+type patience struct {
+	credit time.Duration
+	at     time.Time
+}
+
+// left returns how long the next connection may wait.
+func (p *patience) left(now time.Time) time.Duration {
+	p.credit = min(vainMost, p.credit+now.Sub(p.at)/vainShare)
+	if p.at.IsZero() {
+		p.credit = vainMost
+	}
+	p.at = now
+	return max(min(meetTime, p.credit), leastWait)
+}
+
+// spend notes that a connection has waited in vain.
+func (p *patience) spend(waited time.Duration) { p.credit = max(0, p.credit-waited) }
+
+// stopIntroduced ends the questions that are under way, and waits for that. The caller has the lock.
+func (s *supervisor) stopIntroduced() {
+	s.introduced.over = true
+	s.Mu.Unlock()
+	s.introduced.bureau.close()
+	s.introduced.working.Wait()
+	s.Mu.Lock()
+}
+
+// begin takes a question of a program, with its TCP socket, to a goroutine. Copies of the descriptors
+// are made, as those of the caller are not its own. It reports false if that is not possible.
+func (s *supervisor) begin(t *broker.Talk, tcp int, do func(talk *broker.Talk, tcp int)) bool {
+	if s.introduced.over || !proto.IsTCP(tcp) {
+		return false
+	}
+	select {
+	case s.introduced.slots <- struct{}{}:
+	default:
+		return false
+	}
+	copies := make([]int, 0, 2)
+	for _, fd := range []int{t.FD, tcp} {
+		if copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			copies = append(copies, copied)
+		}
+	}
+	if len(copies) < 2 {
+		proto.CloseAll(copies)
+		<-s.introduced.slots
+		return false
+	}
+	s.handing++ // we stay until it is over
+	s.introduced.working.Go(func() {
+		do(&broker.Talk{FD: copies[0], PID: t.PID, Outside: t.Outside}, copies[1])
+		<-s.introduced.slots
+		s.parted()
+	})
+	return true
+}
+
+// parted notes that something is over for which the supervisor has stayed.
+func (s *supervisor) parted() {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.handing--
+	if s.handing == 0 && s.programs != nil && s.programs.gone(time.Now()) {
+		s.Stop()
+	}
+}
+
+// meet answers a program that has accepted a connection with tokens.
+func (s *supervisor) meet(t *broker.Talk, m proto.Message, tcp int) {
+	wait := s.introduced.patience.left(time.Now())
+	reason := clc.DiagNone
+	if s.Policy().Listen.Refuses(m.Local) != "" { // rule: TestIntroducedPolicy
+		reason = clc.DiagNotAllowed
+	}
+	begun := s.begin(t, tcp, func(talk *broker.Talk, tcp int) {
+		defer unix.Close(talk.FD)
+		end := -1
+		if reason == clc.DiagNone {
+			end, reason = s.await(m, tcp, wait)
+		} else {
+			s.decline(introduce.RoleServer, tcp)
+		}
+		if end < 0 {
+			talk.Reply(m.Kind, proto.StatusNo, -1)
+			dispose.Close(tcp)
+			s.record.stayed(m.Local, m.Peer, reason)
+			return
+		}
+		talk.Reply(m.Kind, proto.StatusOK, end)
+		dispose.Now(end)
+		s.record.claimed(m.Local, m.Peer, talk.PID)
+		talk.Reply(m.Kind, proto.StatusOK, -1) // our copy is closed now
+		broker.LingerNot(tcp)
+		dispose.Close(tcp)
+	})
+	if !begun {
+		t.Reply(m.Kind, proto.StatusNo, -1)
+		s.record.stayed(m.Local, m.Peer, clc.DiagBusy)
+	}
+}
+
+// await asks the agent for the server's end of a connection. The caller closes it. Without one the
+// client is told, also one that asks later.
+func (s *supervisor) await(m proto.Message, tcp int, wait time.Duration) (end int, reason clc.Diagnosis) {
+	client, why := s.introduced.bureau.get(tcp)
+	if client == nil {
+		return -1, why
+	}
+	begin := time.Now()
+	q, err := client.AskPair(introduce.RoleServer, uintptr(tcp), wait)
+	if err != nil {
+		return -1, clc.DiagNoAgent
+	}
+	a := <-q.Answer() // the agent bounds the wait; when it ends there is an answer, too
+	if a.Socket < 0 {
+		if a.Reason == introduce.RefusedAlone {
+			s.Mu.Lock()
+			s.introduced.patience.spend(time.Since(begin))
+			s.Mu.Unlock()
+			client.Decline(introduce.RoleServer, uintptr(tcp), introduce.MaxWait)
+		}
+		return -1, reasonOf(a.Reason)
+	}
+	o := broker.Offer{
+		Key: broker.KeyOf(m.Peer, m.Local), Server: m.Local, Client: m.Peer, End: a.Socket, Unique: cookieOf(a.Socket),
+	}
+	if !o.Bind(m.IPv6) {
+		dispose.Now(a.Socket)
+		return -1, clc.DiagBusy
+	}
+	return a.Socket, clc.DiagNone
+}
+
+// decline has the agent tell the other end of a connection that it is TCP.
+func (s *supervisor) decline(role introduce.Role, tcp int) {
+	if client, _ := s.introduced.bureau.get(tcp); client != nil {
+		client.Decline(role, uintptr(tcp), introduce.MaxWait)
+	}
+}
+
+// cookieOf returns the cookie of a socket.
+func cookieOf(fd int) uint64 {
+	cookie, _ := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	return cookie
+}

@@ -1,0 +1,227 @@
+package supervisor
+
+import (
+	"bufio"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/bpf"
+	"github.com/gosmc/smc/internal/agent"
+	"github.com/gosmc/smc/internal/pairing"
+	"github.com/gosmc/smc/internal/port"
+	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/preload"
+)
+
+func init() {
+	smctest.RunChild(map[string]func(*smctest.Parent){"run-pod": childPod})
+}
+
+// Users of these tests.
+const (
+	podUserA = 60001
+	podUserB = 60002
+)
+
+// childPod is a supervisor in a network namespace, as a user: the first argument. It has programs with the library
+// do as it is told. The second argument is the run directory, the third the library, the fourth the program.
+func childPod(p *smctest.Parent) {
+	uid, err := strconv.Atoi(p.Args[0])
+	p.Check(err)
+	dir, library, program := p.Args[1], p.Args[2], p.Args[3]
+	p.Check(os.Chown(dir, uid, uid))
+	p.Check(syscall.Setgroups(nil))
+	p.Check(syscall.Setgid(uid))
+	p.Check(syscall.Setuid(uid))
+	s, err := newSupervisor(dir, os.Getpid())
+	p.Check(err)
+	go func() { p.Check(s.serve()) }()
+	environ := append(os.Environ(),
+		"LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path, fmt.Sprintf("GOSMC_RUN_TOKENS=%d", pairing.Name))
+	var late *os.File
+	for {
+		words := strings.Fields(p.Hear())
+		cmd := exec.Command(program, words...)
+		cmd.Env = environ
+		switch words[0] {
+		case "bare": // without us
+			cmd = exec.Command(program, words[1:]...)
+		case "go":
+			late.WriteString("go\n")
+			continue
+		case "counts":
+			st := view{&s.record, s.Path}.Status()
+			var reasons []string
+			for _, f := range st.Counters.Fallbacks {
+				reasons = append(reasons, fmt.Sprintf("%s:%d", f.Tag, f.Count))
+			}
+			p.Say("counts moved %d %v", st.Counters.Connections[proto.ModeUnix], reasons)
+			continue
+		}
+		cmd.Stderr = os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		out, err := cmd.StdoutPipe()
+		p.Check(err)
+		r, w, err := os.Pipe()
+		p.Check(err)
+		cmd.Stdin = r
+		p.Check(cmd.Start())
+		r.Close()
+		if strings.Contains(strings.Join(words, " "), "serve") {
+			late = w
+			go func() {
+				for lines := bufio.NewScanner(out); lines.Scan(); {
+					p.Say("%s", lines.Text())
+				}
+			}()
+			continue
+		}
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		p.Check(cmd.Wait())
+		w.Close()
+		p.Say("%s", strings.TrimSpace(line))
+	}
+}
+
+// A podNet is two network namespaces, and an agent outside of both.
+type podNet struct {
+	t        testing.TB
+	run      [2]func(func())
+	addr     []netip.Addr // of the server, at end 0
+	cfg      agent.Config
+	agent    *agent.Agent
+	library  string
+	program  string
+	programs int
+}
+
+func newPodNet(t testing.TB) *podNet {
+	t.Helper()
+	n := &podNet{t: t}
+	n.needs()
+	c := smctest.NewCables(t, 1)
+	n.run, n.addr = c.Run, []netip.Addr{c.Addr[0][0], c.Six[0][0]}
+	n.prepare()
+	return n
+}
+
+func (n *podNet) needs() {
+	n.t.Helper()
+	if os.Geteuid() != 0 {
+		n.t.Skip("needs root")
+	}
+	if preload.Library() == nil {
+		n.t.Skip("no library for this architecture")
+	}
+	smctest.Apart()
+	n.library, n.program = filepath.Join(n.dir(), "libgosmc.so"), filepath.Join(n.dir(), "reach")
+	if err := os.WriteFile(n.library, preload.Library(), 0o555); err != nil {
+		n.t.Fatal(err)
+	}
+	compile(n.t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", n.program, "testdata/reach.c")
+}
+
+// dir returns a directory with a short name that other users can enter.
+func (n *podNet) dir() string {
+	n.t.Helper()
+	dir, err := os.MkdirTemp("", "pod")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// prepare starts an agent for the control group of the test.
+func (n *podNet) prepare() {
+	n.t.Helper()
+	root, err := bpf.CgroupRoot()
+	if err != nil {
+		n.t.Skip(err)
+	}
+	n.cfg = agent.Config{
+		Socket: filepath.Join(n.t.TempDir(), port.SocketName), Cgroup: smctest.EnterCgroup(n.t, root),
+		Pins: filepath.Join(smctest.MountBPF(n.t), "gosmc"), NoOption: true, NoPort: true,
+	}
+	n.start()
+	n.t.Cleanup(func() { n.agent.Close() })
+}
+
+func (n *podNet) start() {
+	n.t.Helper()
+	var err error
+	if n.agent, err = agent.Start(n.cfg); err != nil {
+		n.t.Fatal(err)
+	}
+	s, err := n.agent.Status()
+	if err != nil || !s.Introductions.Enabled {
+		n.t.Skipf("the kernel pairs no sockets: %+v, %v", s.Introductions, err)
+	}
+}
+
+// pod starts a supervisor at an end of the cable.
+func (n *podNet) pod(end, uid int) (p *smctest.Process) {
+	n.t.Helper()
+	dir := n.dir()
+	n.run[end](func() { p = smctest.Start(n.t, "run-pod", strconv.Itoa(uid), dir, n.library, n.program) })
+	return p
+}
+
+// serveAt has a pod's program listen, and returns its port.
+func serveAt(p *smctest.Process, addr netip.Addr, how string) string {
+	p.Say(how, addr)
+	return strings.TrimSpace(p.Hear("listening"))
+}
+
+// dialAll has a client make connections, again and again until a round comes out as it should: on a busy machine a program
+// may take too long for its word, and TCP is right then.
+func dialAll(t testing.TB, client *smctest.Process, addr, port string, count, size, moved int) (sees string) {
+	t.Helper()
+	want := fmt.Sprintf("%d here %d there %d sees ", count, moved, moved)
+	smctest.Eventually(t, time.Minute, "a round with "+want, func() bool {
+		client.Say("dial %s %s %d %d", addr, port, count, size)
+		got := client.Hear("dialled")
+		rest, ok := strings.CutPrefix(strings.TrimSpace(got), want)
+		if !ok {
+			t.Logf("%s", got)
+		}
+		sees = rest
+		return ok
+	})
+	return sees
+}
+
+// TestPods has a client and a server in two network namespaces, of one user and of two: all connections are moved. The
+// agent is closed and started again meanwhile.
+func TestPods(t *testing.T) {
+	n := newPodNet(t)
+	for _, users := range [][2]int{{podUserA, podUserA}, {podUserA, podUserB}} {
+		server, client := n.pod(0, users[0]), n.pod(1, users[1])
+		for _, addr := range n.addr {
+			port := serveAt(server, addr, "serve %v")
+			dialAll(t, client, addr.String(), port, 50, 2000, 50)
+			dialAll(t, client, addr.String(), port, 2, 3_000_000, 2) // by rings
+		}
+		port := serveAt(server, n.addr[0], "serve %v")
+		n.agent.Close()
+		dialAll(t, client, n.addr[0].String(), port, 5, 2000, 0)
+		client.Say("counts")
+		if got := client.Hear("counts"); !strings.Contains(got, "NO_AGENT") {
+			t.Errorf("without an agent: %s", got)
+		}
+		n.start()
+		dialAll(t, client, n.addr[0].String(), port, 5, 2000, 5)
+	}
+}

@@ -1,0 +1,236 @@
+package supervisor
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/dispose"
+	"github.com/gosmc/smc/internal/introduce"
+	"github.com/gosmc/smc/internal/run/broker"
+	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// A reach is a connection with tokens that one of our programs has made. Its goroutine alone uses it.
+//
+//	event                         action
+//	Lent                          the client gets its end, at once if its server has taken ends before
+//	Taken, Introduced             the client gets its end
+//	Refused                       TCP
+//	Returned                      TCP if the client has not got its end, else it is joined to TCP
+//	bytes, or an end, over TCP    the end is asked back: the server uses TCP
+//	the agent ends                the ends are closed
+type reach struct {
+	s     *supervisor
+	talk  *broker.Talk
+	tcp   int // the client's TCP socket
+	m     proto.Message
+	end   int  // of the client, until it has got that; -1 else
+	given bool // the client has got it
+}
+
+// reach answers a program that has made a connection with tokens.
+func (s *supervisor) reach(t *broker.Talk, m proto.Message, tcp int) {
+	now := time.Now()
+	known := s.introduced.known.has(m.Peer, now, knownAge)
+	shunned := s.introduced.shunned.has(m.Peer, now, shunnedAge)
+	begun := s.begin(t, tcp, func(talk *broker.Talk, tcp int) {
+		r := &reach{s: s, talk: talk, tcp: tcp, m: m, end: -1}
+		defer func() {
+			unix.Close(talk.FD)
+			if r.end >= 0 {
+				dispose.Now(r.end)
+			}
+			if r.tcp >= 0 {
+				dispose.Close(r.tcp)
+			}
+		}()
+		if shunned {
+			s.decline(introduce.RoleClient, tcp)
+			r.refuse(clc.DiagRefused)
+			return
+		}
+		r.run(known)
+	})
+	if !begun {
+		t.Reply(m.Kind, proto.StatusNo, -1)
+	}
+}
+
+// refuse has the client stay with TCP.
+func (r *reach) refuse(why clc.Diagnosis) {
+	send(r.talk.FD, proto.Reply{Kind: r.m.Kind, Status: proto.StatusNo, Reason: why})
+	r.s.record.offered(r.m, r.talk.PID, why)
+}
+
+func send(fd int, r proto.Reply) {
+	unix.Sendmsg(fd, r.Append(nil), nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+// give gives the client its end.
+func (r *reach) give() {
+	r.talk.Reply(r.m.Kind, proto.StatusOK, r.end)
+	dispose.Now(r.end)
+	r.end, r.given = -1, true
+	r.talk.Reply(r.m.Kind, proto.StatusOK, -1) // our copy is closed now
+	r.s.record.offered(r.m, r.talk.PID, clc.DiagNone)
+}
+
+// name gives the client's end the name of its connection.
+func (r *reach) name() bool {
+	n := proto.Name{Role: proto.RoleClient, IPv6: r.m.IPv6, Local: r.m.Local, Peer: r.m.Peer, Unique: cookieOf(r.end)}
+	return unix.Bind(r.end, &unix.SockaddrUnix{Name: n.String()}) == nil
+}
+
+// run deals with the connection until both ends of the pair have found their programs, or it is TCP. known:
+// the server has taken ends before.
+func (r *reach) run(known bool) {
+	client, why := r.s.introduced.bureau.get(r.tcp)
+	if client == nil {
+		r.refuse(why)
+		return
+	}
+	q, err := client.AskPair(introduce.RoleClient, uintptr(r.tcp), reachTime)
+	if err != nil {
+		r.refuse(clc.DiagNoAgent)
+		return
+	}
+	a := <-q.Answer() // at once
+	if a.Socket < 0 {
+		r.refuse(reasonOf(a.Reason))
+		r.s.shun(r.m, a.Reason)
+		return
+	}
+	r.end = a.Socket
+	if !r.name() {
+		q.Recall()
+	} else if known || !a.Lent {
+		r.give()
+	}
+	if !a.Lent {
+		r.taken()
+		return
+	}
+	r.settle(q)
+}
+
+// settle waits for the fate of the end that the agent has.
+func (r *reach) settle(q *introduce.Question) {
+	var speaks chan struct{}
+	stop := func() {}
+	defer func() { stop() }()
+	first := time.NewTimer(firstTime)
+	defer first.Stop()
+	for {
+		select {
+		case a := <-q.Answer():
+			stop()
+			switch {
+			case a.Taken:
+				if !r.given {
+					r.give()
+				}
+				r.taken()
+			case a.Returned:
+				r.returned(&a)
+			case !r.given: // the agent has ended
+				r.refuse(clc.DiagNoAgent)
+			}
+			return
+		case <-speaks:
+			speaks = nil
+			q.Recall()
+		case <-first.C:
+			if !r.given {
+				r.give() // connect does not wait for accept
+			}
+			speaks = make(chan struct{})
+			stop = r.watch(speaks)
+		}
+	}
+}
+
+// watch closes a channel when the server sends something over TCP, or ends it. stop waits until the watch has ended.
+func (r *reach) watch(speaks chan struct{}) (stop func()) {
+	quit, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return func() {}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		fds := []unix.PollFd{{Fd: int32(r.tcp), Events: unix.POLLIN | unix.POLLRDHUP}, {Fd: int32(quit), Events: unix.POLLIN}}
+		for {
+			if _, err := unix.Poll(fds, -1); err != unix.EINTR {
+				break
+			}
+		}
+		if fds[1].Revents == 0 {
+			close(speaks)
+		}
+	}()
+	stopped := false
+	return func() {
+		if !stopped {
+			stopped = true
+			unix.Write(quit, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			<-done
+			unix.Close(quit)
+		}
+	}
+}
+
+// taken ends the TCP connection when the server has: else the client's port would be another
+// connection's while the server's socket is there.
+func (r *reach) taken() {
+	s := r.s
+	s.Mu.Lock()
+	s.introduced.known.add(r.m.Peer, time.Now())
+	delete(s.introduced.shunned, r.m.Peer)
+	s.Mu.Unlock()
+	fds := []unix.PollFd{{Fd: int32(r.tcp), Events: unix.POLLRDHUP}}
+	unix.Poll(fds, int(partTime.Milliseconds()))
+	broker.LingerNot(r.tcp)
+}
+
+// returned has both ends of the pair: the connection is TCP.
+func (r *reach) returned(a *introduce.Answer) {
+	why := reasonOf(a.Reason)
+	r.s.shun(r.m, a.Reason)
+	if !r.given {
+		dispose.Now(a.Socket)
+		r.refuse(why)
+		return
+	}
+	r.s.record.stayed(r.m.Peer, r.m.Local, why)
+	r.s.joinLater(a.Socket, r.tcp)
+	r.tcp = -1
+}
+
+// joinLater joins an end to a TCP connection for as long as these last. The descriptors are its own.
+func (s *supervisor) joinLater(end, tcp int) {
+	s.Mu.Lock()
+	s.handing++
+	s.Mu.Unlock()
+	go func() {
+		a, b := broker.Stream(end), broker.Stream(tcp)
+		if a != nil && b != nil {
+			broker.Join(a, b)
+		} else {
+			broker.CloseStreams(a, b)
+		}
+		s.parted()
+	}()
+}
+
+// shun remembers a server that does not take connections, so that the next ones are TCP at once. One of
+// which a quota or the agent's end was the reason is asked again.
+func (s *supervisor) shun(m proto.Message, why introduce.Refusal) {
+	if why == introduce.RefusedBusy {
+		return
+	}
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.introduced.shunned.add(m.Peer, time.Now())
+}

@@ -1,0 +1,193 @@
+/*
+ * A server and a client in two network namespaces. The server is an echo, which first says which addresses it sees. Both count
+ * their connections that are none of TCP.
+ *
+ *	reach serve ADDRESS [late]	listens; with late, it accepts when a line comes, and tells of each connection
+ *	reach dial ADDRESS PORT N SIZE	makes N connections, with SIZE bytes to and fro
+ *	reach leave ADDRESS PORT N	makes N connections, sends a word on each, and ends
+ */
+#include "program.h"
+
+#include <netdb.h>
+
+#define HEAD 160
+
+static bool tells; /* of each connection, at its end */
+
+static union {
+	struct sockaddr sa;
+	struct sockaddr_in in;
+	struct sockaddr_in6 in6;
+	struct sockaddr_storage ss;
+} to;
+static socklen_t length;
+
+static void address(const char *host, int port)
+{
+	memset(&to, 0, sizeof(to));
+	if (strchr(host, ':')) {
+		to.in6.sin6_family = AF_INET6;
+		to.in6.sin6_port = htons(port);
+		CHECK(inet_pton(AF_INET6, host, &to.in6.sin6_addr) == 1);
+		length = sizeof(to.in6);
+	} else {
+		to.in.sin_family = AF_INET;
+		to.in.sin_port = htons(port);
+		CHECK(inet_pton(AF_INET, host, &to.in.sin_addr) == 1);
+		length = sizeof(to.in);
+	}
+}
+
+static void text(int fd, bool peer, char *out, size_t n)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+	char host[64], port[16];
+
+	CHECK((peer ? getpeername(fd, (struct sockaddr *)&ss, &len) : getsockname(fd, (struct sockaddr *)&ss, &len)) == 0);
+	CHECK(getnameinfo((struct sockaddr *)&ss, len, host, sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0);
+	snprintf(out, n, "%s %s", host, port);
+}
+
+static bool domain_is_unix(int fd)
+{
+	int domain = 0;
+	socklen_t len = sizeof(domain);
+
+	CHECK(syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0);
+	return domain == AF_UNIX;
+}
+
+static void whole(int fd, char *b, size_t n, bool out)
+{
+	for (size_t at = 0; at < n;) {
+		ssize_t r = out ? write(fd, b + at, n - at) : read(fd, b + at, n - at);
+
+		CHECK(r > 0);
+		at += (size_t)r;
+	}
+}
+
+static int listener(const char *host)
+{
+	int l, one = 1;
+	char where[HEAD];
+
+	address(host, 0);
+	l = socket(to.sa.sa_family, SOCK_STREAM, 0);
+	CHECK(setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
+	CHECK(bind(l, &to.sa, length) == 0 && listen(l, 128) == 0);
+	text(l, false, where, sizeof(where));
+	printf("listening %s\n", strchr(where, ' ') + 1);
+	fflush(stdout);
+	return l;
+}
+
+static void *echo(void *arg)
+{
+	int fd = (int)(long)arg;
+	char head[HEAD] = "", local[64], peer[64], *b = malloc(1 << 16);
+	ssize_t n;
+	size_t all = 0;
+	bool first = true;
+
+	text(fd, false, local, sizeof(local));
+	text(fd, true, peer, sizeof(peer));
+	snprintf(head, sizeof(head), "%s %s %s", domain_is_unix(fd) ? "moved" : "tcp", local, peer);
+	while ((n = read(fd, b, 1 << 16)) > 0) {
+		all += (size_t)n;
+		if (first && write(fd, head, sizeof(head)) != sizeof(head))
+			break;
+		first = false;
+		for (ssize_t at = 0, w; at < n && (w = write(fd, b + at, (size_t)(n - at))) > 0;)
+			at += w;
+	}
+	if (tells) {
+		printf("served %s %zu\n", domain_is_unix(fd) ? "moved" : "tcp", all);
+		fflush(stdout);
+	}
+	free(b);
+	close(fd);
+	return NULL;
+}
+
+static void serve(const char *host, bool late)
+{
+	int l = listener(host);
+	char line[64];
+
+	tells = late;
+	if (late)
+		CHECK(fgets(line, sizeof(line), stdin));
+	for (;;) {
+		pthread_t t;
+		int fd = accept(l, NULL, NULL);
+
+		CHECK(fd >= 0);
+		CHECK(pthread_create(&t, NULL, echo, (void *)(long)fd) == 0);
+		pthread_detach(t);
+	}
+}
+
+static void dial(const char *host, int port, int count, size_t size)
+{
+	unsigned long seed = (unsigned long)getpid();
+	char *sent = malloc(1 << 14), *got = malloc(1 << 14), head[HEAD] = "none";
+	int moved_here = 0, moved_there = 0;
+
+	for (int i = 0; i < count; i++) {
+		char peer[64], want[64];
+		int fd;
+
+		address(host, port);
+		fd = socket(to.sa.sa_family, SOCK_STREAM, 0);
+		CHECK(connect(fd, &to.sa, length) == 0);
+		moved_here += domain_is_unix(fd);
+		text(fd, true, peer, sizeof(peer));
+		snprintf(want, sizeof(want), "%s %d", host, port);
+		CHECK(strcmp(peer, want) == 0);
+		for (size_t at = 0; at < size;) {
+			size_t n = size - at < 1 << 14 ? size - at : 1 << 14;
+
+			for (size_t j = 0; j < n; j++)
+				sent[j] = (char)random_of(&seed, 256);
+			whole(fd, sent, n, true);
+			if (at == 0) {
+				whole(fd, head, sizeof(head), false);
+				moved_there += strncmp(head, "moved", 5) == 0;
+			}
+			whole(fd, got, n, false);
+			CHECK(memcmp(sent, got, n) == 0);
+			at += n;
+		}
+		CHECK(shutdown(fd, SHUT_WR) == 0 && read(fd, got, 1) == 0);
+		close(fd);
+	}
+	printf("dialled %d here %d there %d sees %s\n", count, moved_here, moved_there, head);
+}
+
+static void leave(const char *host, int port, int count)
+{
+	for (int i = 0; i < count; i++) {
+		int fd;
+
+		address(host, port);
+		fd = socket(to.sa.sa_family, SOCK_STREAM, 0);
+		CHECK(connect(fd, &to.sa, length) == 0 && write(fd, "farewell", 8) == 8);
+		close(fd);
+	}
+	printf("left\n");
+}
+
+int main(int argc, char **argv)
+{
+	signal(SIGPIPE, SIG_IGN);
+	CHECK(argc >= 3);
+	if (strcmp(argv[1], "serve") == 0)
+		serve(argv[2], argc > 3);
+	else if (strcmp(argv[1], "dial") == 0)
+		dial(argv[2], atoi(argv[3]), atoi(argv[4]), strtoul(argv[5], NULL, 10));
+	else
+		leave(argv[2], atoi(argv[3]), atoi(argv[4]));
+	return 0;
+}
