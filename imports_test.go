@@ -140,7 +140,7 @@ var mayImport = map[string][]string{
 var mayImportInTests = map[string][]string{
 	"internal/run/library":    {"preload"},
 	"internal/dump":           {"wire/cdc", "wire/clc"},
-	"internal/run/supervisor": {"preload", "internal/run/client", "internal/sockdiag"},
+	"internal/run/supervisor": {"preload", "bpf", "internal/agent", "internal/run/client", "internal/sockdiag"},
 	"cmd/gosmc":               {"internal/run/client"},
 	"internal/handshake":      {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing
 	"internal/inventory":      {"wire"},                                             // GIDs

@@ -225,3 +225,103 @@ func TestPods(t *testing.T) {
 		dialAll(t, client, n.addr[0].String(), port, 5, 2000, 5)
 	}
 }
+
+// newNATNet is a podNet whose ends are joined by a router, in a namespace of its own. The router translates the address and
+// the port of a service to those of the server, and hides the client behind its own address.
+func newNATNet(t testing.TB) (n *podNet, service netip.AddrPort, route func(port string)) {
+	t.Helper()
+	n = &podNet{t: t, addr: []netip.Addr{netip.MustParseAddr("10.98.0.2")}}
+	n.needs()
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: %v", tool, err)
+		}
+	}
+	router, _ := smctest.EnterNamespace(t)
+	in := func(run func(func()), line string) {
+		t.Helper()
+		var out []byte
+		var err error
+		words := strings.Fields(line)
+		run(func() { out, err = exec.Command(words[0], words[1:]...).CombinedOutput() })
+		if err != nil {
+			t.Fatalf("%s: %v: %s", line, err, out)
+		}
+	}
+	for end := range n.run {
+		var name string
+		n.run[end], name = smctest.EnterNamespace(t)
+		in(router, fmt.Sprintf("ip link add v%d type veth peer name p%d", end, end))
+		in(router, fmt.Sprintf("ip link set p%d netns %s", end, name))
+		in(router, fmt.Sprintf("ip addr add 10.98.%d.1/24 dev v%d", end, end))
+		in(router, fmt.Sprintf("ip link set v%d up", end))
+		in(n.run[end], "ip link set lo up")
+		in(n.run[end], fmt.Sprintf("ip addr add 10.98.%d.2/24 dev p%d", end, end))
+		in(n.run[end], fmt.Sprintf("ip link set p%d up", end))
+		in(n.run[end], fmt.Sprintf("ip route add default via 10.98.%d.1", end))
+	}
+	var err error
+	router(func() { err = os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	in(router, "nft add table ip gosmc")
+	in(router, "nft add chain ip gosmc pre { type nat hook prerouting priority -100 ; }")
+	in(router, "nft add chain ip gosmc post { type nat hook postrouting priority 100 ; }")
+	in(router, "nft add rule ip gosmc post masquerade")
+	n.prepare()
+	return n, netip.MustParseAddrPort("10.96.0.1:6379"), func(port string) {
+		in(router, "nft add rule ip gosmc pre ip daddr 10.96.0.1 tcp dport 6379 dnat to 10.98.0.2:"+port)
+	}
+}
+
+// TestPodsNAT connects to a service address, hidden behind the router's. Each end sees the addresses that TCP has there.
+func TestPodsNAT(t *testing.T) {
+	n, service, route := newNATNet(t)
+	server, client := n.pod(0, podUserA), n.pod(1, podUserB)
+	port := serveAt(server, n.addr[0], "serve %v")
+	route(port)
+	sees := dialAll(t, client, service.Addr().String(), "6379", 100, 2000, 100)
+	if want := "moved 10.98.0.2 " + port + " 10.98.0.1 "; !strings.HasPrefix(sees, want) {
+		t.Errorf("the server sees %q, want %q", sees, want)
+	}
+}
+
+// TestPodsLate has clients that have sent and ended before their server accepts: nothing is lost, whether the server
+// accepts in time for the pair, or later, when the connection was joined to TCP.
+func TestPodsLate(t *testing.T) {
+	n := newPodNet(t)
+	client := n.pod(1, podUserB)
+	for _, joined := range []bool{false, true} {
+		server := n.pod(0, podUserA)
+		port := serveAt(server, n.addr[0], "serve %v late")
+		client.Say("leave %v %s 20", n.addr[0], port)
+		client.Hear("left")
+		if joined {
+			smctest.Eventually(t, time.Minute, "the connections to be joined to TCP", func() bool {
+				s, err := n.agent.Status()
+				return err == nil && s.Introductions.Waiting == 0
+			})
+		}
+		server.Say("go")
+		for range 20 {
+			if got := strings.Fields(server.Hear("served")); len(got) != 2 || got[1] != "8" || joined && got[0] != "tcp" {
+				t.Errorf("joined %v: served %q, want 8 bytes", joined, got)
+			}
+		}
+	}
+}
+
+// TestPodsStranger has a server at whose end nothing of ours is: a bare one, one whose supervisor was killed, and one with
+// another policy. All bytes arrive, over TCP.
+func TestPodsStranger(t *testing.T) {
+	n := newPodNet(t)
+	server, client := n.pod(0, podUserA), n.pod(1, podUserB)
+	addr := n.addr[0].String()
+	port := serveAt(server, n.addr[0], "bare serve %v")
+	dialAll(t, client, addr, port, 5, 20_000, 0)
+	client.Say("counts")
+	if got := client.Hear("counts"); strings.TrimSpace(got) != "moved 0 []" {
+		t.Errorf("to a bare server: %s, want nothing to be told", got)
+	}
+}
