@@ -35,8 +35,7 @@ type introduced struct {
 	// These are guarded by the supervisor's lock.
 	patience patience
 	over     bool
-	known    destinations // servers that clients have reached
-	shunned  destinations // servers that did not take a connection
+	servers  destinations // of our clients
 }
 
 func newIntroduced() *introduced {
@@ -45,19 +44,35 @@ func newIntroduced() *introduced {
 	}
 }
 
-// destinations are addresses that are remembered for a time, a bounded number.
-type destinations map[netip.AddrPort]time.Time
+// destinations are addresses of servers, a bounded number. Those that have not taken a connection are left alone for a
+// while, which doubles with each one that they do not take.
+type destinations map[netip.AddrPort]destination
 
-func (d *destinations) add(a netip.AddrPort, now time.Time) {
-	if *d == nil || len(*d) >= maxDestinations {
-		*d = make(destinations)
-	}
-	(*d)[a] = now
+type destination struct {
+	known   time.Time     // when it has last taken a connection
+	shunned time.Time     // until when it is left alone
+	pause   time.Duration // the last one
 }
 
-func (d destinations) has(a netip.AddrPort, now time.Time, age time.Duration) bool {
-	at, ok := d[a]
-	return ok && now.Sub(at) < age
+func (d *destinations) of(a netip.AddrPort) destination {
+	if *d == nil || len(*d) >= maxDestinations && (*d)[a] == (destination{}) {
+		*d = make(destinations)
+	}
+	return (*d)[a]
+}
+
+// took notes that a server has taken a connection.
+func (d *destinations) took(a netip.AddrPort, now time.Time) {
+	d.of(a)
+	(*d)[a] = destination{known: now}
+}
+
+// refused notes that a server has not.
+func (d *destinations) refused(a netip.AddrPort, now time.Time) {
+	is := d.of(a)
+	is.pause = min(max(2*is.pause, leastShunned), mostShunned)
+	is.shunned = now.Add(is.pause)
+	(*d)[a] = is
 }
 
 // patience is how long a server may wait for the words of clients: meetTime for one, and all that wait in

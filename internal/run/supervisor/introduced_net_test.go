@@ -15,6 +15,7 @@ import (
 
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/agent"
+	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/pairing"
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/run/proto"
@@ -44,7 +45,11 @@ func childPod(p *smctest.Parent) {
 	p.Check(syscall.Setuid(uid))
 	s, err := newSupervisor(dir, os.Getpid())
 	p.Check(err)
-	go func() { p.Check(s.serve()) }()
+	served := make(chan struct{})
+	go func() {
+		p.Check(s.serve())
+		close(served)
+	}()
 	environ := append(os.Environ(),
 		"LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path, fmt.Sprintf("GOSMC_RUN_TOKENS=%d", pairing.Name))
 	var late *os.File
@@ -57,6 +62,12 @@ func childPod(p *smctest.Parent) {
 			cmd = exec.Command(program, words[1:]...)
 		case "go":
 			late.WriteString("go\n")
+			continue
+		case "end":
+			p.Check(s.Stop())
+			<-served
+			s.close()
+			p.Say("ended")
 			continue
 		case "counts":
 			st := view{&s.record, s.Path}.Status()
@@ -312,8 +323,8 @@ func TestPodsLate(t *testing.T) {
 	}
 }
 
-// TestPodsStranger has a server at whose end nothing of ours is: a bare one, one whose supervisor was killed, and one with
-// another policy. All bytes arrive, over TCP.
+// TestPodsStranger has servers that take nothing over: a bare one, and one whose supervisor has gone. All bytes
+// arrive over TCP, joined to the client's end if that had one; the next connections are TCP from their beginning.
 func TestPodsStranger(t *testing.T) {
 	n := newPodNet(t)
 	server, client := n.pod(0, podUserA), n.pod(1, podUserB)
@@ -323,5 +334,60 @@ func TestPodsStranger(t *testing.T) {
 	client.Say("counts")
 	if got := client.Hear("counts"); strings.TrimSpace(got) != "moved 0 []" {
 		t.Errorf("to a bare server: %s, want nothing to be told", got)
+	}
+	port = serveAt(server, n.addr[0], "serve %v")
+	dialAll(t, client, addr, port, 5, 20_000, 5)
+	server.Say("end")
+	server.Hear("ended")
+	client.Say("dial %s %s 5 20000", addr, port)
+	if got := client.Hear("dialled"); !strings.HasPrefix(strings.TrimSpace(got), "5 here 1 there 0 sees tcp ") {
+		t.Errorf("without the server's supervisor: %s, want one connection that is joined to TCP", got)
+	}
+}
+
+// TestIntroducedPolicy has a server whose policy refuses one of its addresses, and a machine whose policy refuses other
+// users: both ends of the connections are TCP.
+func TestIntroducedPolicy(t *testing.T) {
+	n := newPodNet(t)
+	t.Setenv("GOSMC_LISTEN_ADDRESSES", "!"+n.addr[0].String())
+	server := n.pod(0, podUserA)
+	os.Unsetenv("GOSMC_LISTEN_ADDRESSES")
+	client := n.pod(1, podUserA)
+	port := serveAt(server, netip.IPv6Unspecified(), "serve %v")
+	dialAll(t, client, n.addr[1].String(), port, 3, 2000, 3)
+	dialAll(t, client, n.addr[0].String(), port, 3, 2000, 0)
+	n.agent.Close()
+	n.cfg.Introduce = &introduce.Users{Mode: introduce.ModeSame}
+	n.start()
+	other := n.pod(1, podUserB)
+	dialAll(t, client, n.addr[1].String(), port, 3, 2000, 3)
+	dialAll(t, other, n.addr[1].String(), port, 3, 2000, 0)
+	other.Say("counts")
+	if got := other.Hear("counts"); !strings.Contains(got, "OTHER_USER") {
+		t.Errorf("the reason of another user: %s", got)
+	}
+}
+
+// TestPatience lets many connections wait in vain: all together a tenth of the time, and what was saved.
+func TestPatience(t *testing.T) {
+	var p patience
+	now := time.Unix(1000, 0)
+	begin, vain := now, time.Duration(0)
+	for range 10_000 {
+		wait := p.left(now)
+		if wait > meetTime || wait < leastWait {
+			t.Fatalf("one connection may wait %v", wait)
+		}
+		p.spend(wait)
+		if wait > leastWait {
+			vain += wait
+		}
+		now = now.Add(wait)
+	}
+	if most := vainMost + now.Sub(begin)/vainShare; vain > most {
+		t.Errorf("connections wait %v in vain in %v, want %v at most", vain, now.Sub(begin), most)
+	}
+	if now = now.Add(time.Hour); p.left(now) != meetTime || p.credit > vainMost {
+		t.Errorf("after an hour one may wait %v, all %v", p.left(now), p.credit)
 	}
 }

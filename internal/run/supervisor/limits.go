@@ -51,11 +51,12 @@ const (
 	// maxIntroduced bounds the connections with tokens that are being dealt with at a time. Each has up to
 	// five descriptors, and a goroutine.
 	maxIntroduced = 1024
-	// maxDestinations bounds the servers that are remembered, for knownAge if they have taken ends, and for
-	// shunnedAge if they have not.
+	// maxDestinations bounds the servers that are remembered, for knownAge if they have taken ends. Others
+	// are left alone for leastShunned at first, and mostShunned at last.
 	maxDestinations = 1024
 	knownAge        = time.Minute
-	shunnedAge      = 30 * time.Second
+	leastShunned    = 500 * time.Millisecond
+	mostShunned     = time.Minute
 	// reachTime is how long a server may take until it accepts; then its connection is joined to TCP.
 	reachTime = 2 * time.Second
 	// firstTime is how long a client waits whose server has not taken ends before: as a rule it hears by

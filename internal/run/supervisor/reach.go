@@ -33,8 +33,8 @@ type reach struct {
 // reach answers a program that has made a connection with tokens.
 func (s *supervisor) reach(t *broker.Talk, m proto.Message, tcp int) {
 	now := time.Now()
-	known := s.introduced.known.has(m.Peer, now, knownAge)
-	shunned := s.introduced.shunned.has(m.Peer, now, shunnedAge)
+	server := s.introduced.servers.of(m.Peer)
+	known, shunned := now.Sub(server.known) < knownAge, now.Before(server.shunned)
 	begun := s.begin(t, tcp, func(talk *broker.Talk, tcp int) {
 		r := &reach{s: s, talk: talk, tcp: tcp, m: m, end: -1}
 		defer func() {
@@ -186,8 +186,7 @@ func (r *reach) watch(speaks chan struct{}) (stop func()) {
 func (r *reach) taken() {
 	s := r.s
 	s.Mu.Lock()
-	s.introduced.known.add(r.m.Peer, time.Now())
-	delete(s.introduced.shunned, r.m.Peer)
+	s.introduced.servers.took(r.m.Peer, time.Now())
 	s.Mu.Unlock()
 	fds := []unix.PollFd{{Fd: int32(r.tcp), Events: unix.POLLRDHUP}}
 	unix.Poll(fds, int(partTime.Milliseconds()))
@@ -224,13 +223,13 @@ func (s *supervisor) joinLater(end, tcp int) {
 	}()
 }
 
-// shun remembers a server that does not take connections, so that the next ones are TCP at once. One of
-// which a quota or the agent's end was the reason is asked again.
+// shun remembers a server that does not take connections, so that the next ones are TCP at once. One for
+// which a quota, or the agent's end, was the reason is asked again.
 func (s *supervisor) shun(m proto.Message, why introduce.Refusal) {
 	if why == introduce.RefusedBusy {
 		return
 	}
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	s.introduced.shunned.add(m.Peer, time.Now())
+	s.introduced.servers.refused(m.Peer, time.Now())
 }
