@@ -4,14 +4,14 @@ import "time"
 
 // All limits are ours: nothing else speaks this protocol. docs/agent.md lists those of the agent.
 const (
-	// MaxClients bounds the processes that are connected to an agent, and maxAccountClients those of one
-	// account. Each has one descriptor and one goroutine.
+	// MaxClients bounds the processes that are connected to an agent, and maxAccountClients those
+	// of one account. Each has one descriptor and one goroutine.
 	MaxClients        = 8192
 	maxAccountClients = 512
 
-	// maxWaiting bounds the questions that wait at an agent, maxAccountWaiting those of one account, and
-	// maxClientWaiting those of one process. A question holds no descriptor, unless
-	// a client asks for a pair.
+	// maxWaiting bounds the questions that wait at an agent, maxAccountWaiting those of one
+	// account, and maxClientWaiting those of one process. A question holds no descriptor, unless a
+	// client asks for a pair.
 	maxWaiting        = 16384
 	maxAccountWaiting = 2048
 	maxClientWaiting  = 1024
@@ -20,9 +20,9 @@ const (
 	maxHeld        = 8192
 	maxAccountHeld = 1024
 
-	// requestRate is how many messages of one account an agent serves in a second, and requestBurst
-	// how many may come at once. Processes that know each other ask no more, so most programs need one
-	// for each peer.
+	// requestRate is how many messages of one account an agent serves in a second, and
+	// requestBurst how many may come at once. Processes that know each other ask no more, so most
+	// programs need one for each peer.
 	requestRate  = 5000
 	requestBurst = 10000
 

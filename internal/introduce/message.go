@@ -14,8 +14,8 @@ const Version = 1
 // A Kind is the first byte of a message.
 type Kind uint8
 
-// The kinds of messages. Hello, Ask and Withdraw go to the agent, the others to a process. Lent, Taken
-// and Returned answer a client that asks for a pair.
+// The kinds of messages. Hello, Ask and Withdraw go to the agent, the others to a process. Lent,
+// Taken and Returned answer a client that asks for a pair.
 const (
 	KindHello      Kind = 1 // opens the conversation
 	KindWelcome    Kind = 2 // answers Hello
@@ -23,7 +23,7 @@ const (
 	KindWithdraw   Kind = 4 // takes a question back
 	KindIntroduced Kind = 5 // answers a question; carries a socket to the other process
 	KindRefused    Kind = 6 // answers a question
-	KindLent       Kind = 7 // brings a client its end of a pair; the agent has the other one, and one of the next two follows
+	KindLent       Kind = 7 // brings a client its end of a pair; one of the next two follows
 	KindTaken      Kind = 8 // says that the server has the other end
 	KindReturned   Kind = 9 // brings the client the other end: the connection is TCP
 )
@@ -87,8 +87,8 @@ const (
 	maxMessage = helloLen + 4*MaxUsers
 )
 
-// A Message is any message between a process and the agent; Kind says which fields count. A message is one
-// packet of a Unix socket of the type SOCK_SEQPACKET, and begins with
+// A Message is any message between a process and the agent; Kind says which fields count. A
+// message is one packet of a Unix socket of the type SOCK_SEQPACKET, and begins with
 //
 //	offset  size  field
 //	     0     1  kind
@@ -127,8 +127,8 @@ const (
 //
 // Withdraw, 16 bytes: the header.
 //
-// Introduced, 80 bytes, with a socket to the other process, of the type SOCK_SEQPACKET; if a pair was
-// asked for, with this process's end of it.
+// Introduced, 80 bytes, with a socket to the other process, of the type SOCK_SEQPACKET; if a pair
+// was asked for, with this process's end of it.
 //
 //	16    16  GID       of the other process's device
 //	32    16  secret    random, the same for both processes and for nobody else

@@ -16,13 +16,14 @@ import (
 //	                              Taken or Introduced  <----  Ask(socket, server)
 //	  <---- Taken                               Introduced(end) ---->
 //
-// The client does not wait for the server. The one who has the other end is decided in the agent's table
-// alone: the server gets it, or the client does ([Answer.Returned]), which joins it to TCP. An agent that is
-// closed gives all ends back; one that is killed takes the connections of that moment with it.
+// The client does not wait for the server. The one who has the other end is decided in the agent's
+// table alone: the server gets it, or the client does ([Answer.Returned]), which joins it to TCP.
+// An agent that is closed gives all ends back; one that is killed takes the connections of that
+// moment with it.
 
-// AskPair is [Client.Ask] for a pair. The client's question has two answers: [Answer.Lent], unless it is
-// refused at once, and then [Answer.Taken] or [Answer.Returned]. If the server waits already, the one
-// answer is the client's end. The server's question has one answer, its end.
+// AskPair is [Client.Ask] for a pair. The client's question has two answers: [Answer.Lent], unless
+// it is refused at once, and then [Answer.Taken] or [Answer.Returned]. If the server waits
+// already, the one answer is the client's end. The server's question has one answer, its end.
 func (c *Client) AskPair(role Role, fd uintptr, wait time.Duration) (*Question, error) {
 	return c.ask(role, offerPair, fd, wait)
 }
@@ -38,8 +39,8 @@ func (q *Question) Recall() {
 	}
 }
 
-// lend makes a pair for a client's question and sends the client its end. It reports false if the client
-// has got nothing.
+// lend makes a pair for a client's question and sends the client its end. It reports false if the
+// client has got nothing.
 func (s *Server) lend(w *waiting) bool {
 	if w.who.line.unread() > maxUnread { // each end is a descriptor in its queue
 		return false
@@ -62,8 +63,9 @@ func newPair() (ends [2]int, err error) {
 	return unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 }
 
-// introducePair gives the server's end of a pair to the server, and tells the client, in this order: a
-// client that was told does not lose its connection when the agent ends. The error is about the first one.
+// introducePair gives the server's end of a pair to the server, and tells the client, in this
+// order: a client that was told does not lose its connection when the agent ends. The error is
+// about the first one.
 func (s *Server) introducePair(a, b *waiting) error {
 	client, server := a, b
 	if a.role == RoleServer {

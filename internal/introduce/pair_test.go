@@ -83,7 +83,9 @@ func TestPairs(t *testing.T) {
 	}{
 		{"nobody asks", func(connection, *Question) {}, RefusedAlone},
 		{"recalled", func(_ connection, q *Question) { q.Recall() }, RefusedAlone},
-		{"declined", func(c connection, _ *Question) { bob.Decline(RoleServer, c.server.Fd(), time.Second) }, RefusedDeclined},
+		{"declined", func(c connection, _ *Question) {
+			bob.Decline(RoleServer, c.server.Fd(), time.Second)
+		}, RefusedDeclined},
 		{"an SMC-D server", func(c connection, _ *Question) {
 			wantRefused(t, "an SMC-D server", await(t, ask(t, bob, RoleServer, c.server)), RefusedDeclined)
 		}, RefusedDeclined},
@@ -110,7 +112,8 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestPairsEnd has a client's conversation end before its server asks: the end that the agent has is closed.
+// TestPairsEnd has a client's conversation end before its server asks: the end that the agent has
+// is closed.
 func TestPairsEnd(t *testing.T) {
 	b := newBureau(t)
 	alice, bob := b.dial(t, 1, anyone), b.dial(t, 2, anyone)

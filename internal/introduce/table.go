@@ -129,9 +129,9 @@ func (t *table) spend(c *client) bool {
 	return true
 }
 
-// match returns the question of the other end, if it waits, and takes it out. Otherwise the question
-// waits for at most the time wait, after which expired is called. hold is called before it waits,
-// unless that is nil, and says whether the question has got its descriptor.
+// match returns the question of the other end, if it waits, and takes it out. Otherwise the
+// question waits for at most the time wait, after which expired is called. hold is called before
+// it waits, unless that is nil, and says whether the question has got its descriptor.
 func (t *table) match(
 	w *waiting, wait time.Duration, expired func(), hold func() bool,
 ) (other *waiting, refused Refusal) {
@@ -211,7 +211,8 @@ func (w *waiting) close() {
 	}
 }
 
-// close lets nobody in any more, and returns those who are, and the questions that hold an end, which it takes out.
+// close lets nobody in any more, and returns those who are, and the questions that hold an end,
+// which it takes out.
 func (t *table) close() (clients []*client, holding []*waiting) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -68,7 +68,8 @@ func (t *Talk) Receive(flags int) (m proto.Message, fds []int, err error) {
 	m, err = proto.ParseMessage(b[:max(n, 0)])
 	wanted := 0
 	switch m.Kind {
-	case proto.KindOffer, proto.KindConnected, proto.KindClaim, proto.KindReturn, proto.KindReach, proto.KindMeet:
+	case proto.KindOffer, proto.KindConnected, proto.KindClaim, proto.KindReturn,
+		proto.KindReach, proto.KindMeet:
 		wanted = 1
 	case proto.KindRelay:
 		if t.Relays {

@@ -14,8 +14,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A bureau is the conversation of a supervisor with the agent. It begins when somebody needs it, and
-// again when the agent was started again. Any goroutine may use it.
+// A bureau is the conversation of a supervisor with the agent. It begins when somebody needs it,
+// and again when the agent was started again. Any goroutine may use it.
 type bureau struct {
 	users introduce.Users // with whose programs ours share connections
 
@@ -26,8 +26,8 @@ type bureau struct {
 	why    clc.Diagnosis
 }
 
-// get returns the conversation, or the reason why there is none. fd is a TCP socket of the network namespace.
-// It waits for the agent's first answer, welcomeTime at most.
+// get returns the conversation, or the reason why there is none. fd is a TCP socket of the network
+// namespace. It waits for the agent's first answer, welcomeTime at most.
 func (b *bureau) get(fd int) (*introduce.Client, clc.Diagnosis) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,8 +70,8 @@ func newGID() wire.ISMGID {
 }
 
 // addresses are where the agent may be reached. The kernel vouches for the name that it has of the
-// agent. The agent gets to know a network namespace when the first socket asks in it, so its name may come a
-// moment later.
+// agent. The agent gets to know a network namespace when the first socket asks in it, so its name
+// may come a moment later.
 func addresses(fd int) (list []string) {
 	for end := time.Now().Add(nameTime); ; time.Sleep(namePause) {
 		name, err := pairing.ServiceName(uintptr(fd))

@@ -31,7 +31,8 @@ func (s *supervisor) claim(t *broker.Talk, m proto.Message, tcp int) *broker.Off
 // Answer implements [broker.Broker.Owner]. Descriptors that come from outside are the caller's.
 func (s *supervisor) Answer(t *broker.Talk, m proto.Message, fds []int) (more bool) {
 	switch m.Kind {
-	case proto.KindAnnounce, proto.KindBoard, proto.KindClaim, proto.KindRelay, proto.KindReach, proto.KindMeet:
+	case proto.KindAnnounce, proto.KindBoard, proto.KindClaim, proto.KindRelay,
+		proto.KindReach, proto.KindMeet:
 		// It is one of ours: we are there as long as it is. A program that offers has another
 		// supervisor, and a process that says nothing may be one. A program that cannot be watched
 		// is served as long as others are there.
@@ -63,10 +64,10 @@ func (s *supervisor) Answer(t *broker.Talk, m proto.Message, fds []int) (more bo
 	case proto.KindReturn:
 		s.read(unsent{fds[0], time.Now().Add(letterPatience)})
 	case proto.KindReach:
-		s.reach(t, m, fds[0])
+		s.introduced.reach(t, m, fds[0])
 		dispose.Close(fds[0])
 	case proto.KindMeet:
-		s.meet(t, m, fds[0])
+		s.introduced.meet(t, m, fds[0])
 		if !t.Outside {
 			dispose.Close(fds[0])
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Connections whose sockets have pairing tokens are between network namespaces, or between users. The
-// agent makes the pair that takes the place of such a connection, when the client's supervisor asks, and
-// gives each side one end when it proves by its TCP socket that it has that side.
+// Connections whose sockets have pairing tokens are between network namespaces, or between users.
+// The agent makes the pair that takes the place of such a connection, when the client's supervisor
+// asks. It gives each side one end for its TCP socket, which proves that it has that side.
 //
 //	client       its supervisor        agent        supervisor of the server      server
 //	 connect ------------------------- TCP, with tokens -------------------------> accept
@@ -24,10 +24,12 @@ import (
 //	  <--- end  <---  Lent(end)                      <------ Ask(TCP) <---------- Meet(TCP)
 //	                  Taken  <--------               Introduced(end) ----> end -->
 //
-// connect does not wait for accept. The server waits for the client's question for a moment, and for
-// all clients that do not ask not longer than [patience] says. An end that the server does not get is
-// joined to TCP by the client's supervisor, which remembers the server's address for a while.
+// connect does not wait for accept. The server waits for the client's question for a moment, and
+// for all clients that do not ask not longer than [patience] says. An end that the server does not
+// get is joined to TCP by the client's supervisor, which remembers the server's address for a
+// while.
 type introduced struct {
+	s       *supervisor
 	bureau  bureau
 	working sync.WaitGroup
 	slots   chan struct{} // has an entry for each connection that is being dealt with
@@ -38,14 +40,16 @@ type introduced struct {
 	servers  destinations // of our clients
 }
 
-func newIntroduced() *introduced {
+func newIntroduced(s *supervisor) *introduced {
 	return &introduced{
-		bureau: bureau{users: introduce.Users{Mode: introduce.ModeAny}}, slots: make(chan struct{}, maxIntroduced),
+		s:      s,
+		bureau: bureau{users: introduce.Users{Mode: introduce.ModeAny}},
+		slots:  make(chan struct{}, maxIntroduced),
 	}
 }
 
-// destinations are addresses of servers, a bounded number. Those that have not taken a connection are left alone for a
-// while, which doubles with each one that they do not take.
+// destinations are addresses of servers, a bounded number. Those that have not taken a connection
+// are left alone for a while, which doubles with each one that they do not take.
 type destinations map[netip.AddrPort]destination
 
 type destination struct {
@@ -75,9 +79,9 @@ func (d *destinations) refused(a netip.AddrPort, now time.Time) {
 	(*d)[a] = is
 }
 
-// patience is how long a server may wait for the words of clients: meetTime for one, and all that wait in
-// vain together a tenth of the time. Any user can connect and say nothing, which would stop a
-// server that accepts in one thread.
+// patience is how long a server may wait for the words of clients: meetTime for one, and all that
+// wait in vain together a tenth of the time. Any user can connect and say nothing, which would
+// stop a server that accepts in one thread.
 type patience struct {
 	credit time.Duration
 	at     time.Time
@@ -96,23 +100,24 @@ func (p *patience) left(now time.Time) time.Duration {
 // spend notes that a connection has waited in vain.
 func (p *patience) spend(waited time.Duration) { p.credit = max(0, p.credit-waited) }
 
-// stopIntroduced ends the questions that are under way, and waits for that. The caller has the lock.
-func (s *supervisor) stopIntroduced() {
-	s.introduced.over = true
-	s.Mu.Unlock()
-	s.introduced.bureau.close()
-	s.introduced.working.Wait()
-	s.Mu.Lock()
+// stop ends the questions that are under way, and waits for that. The caller has the lock.
+func (n *introduced) stop() {
+	n.over = true
+	n.s.Mu.Unlock()
+	n.bureau.close()
+	n.working.Wait()
+	n.s.Mu.Lock()
 }
 
-// begin takes a question of a program, with its TCP socket, to a goroutine. Copies of the descriptors
-// are made, as those of the caller are not its own. It reports false if that is not possible.
-func (s *supervisor) begin(t *broker.Talk, tcp int, do func(talk *broker.Talk, tcp int)) bool {
-	if s.introduced.over || !proto.IsTCP(tcp) {
+// begin takes a question of a program, with its TCP socket, to a goroutine. Copies of the
+// descriptors are made, as those of the caller are not its own. It reports false if that is not
+// possible.
+func (n *introduced) begin(t *broker.Talk, tcp int, do func(talk *broker.Talk, tcp int)) bool {
+	if n.over || !proto.IsTCP(tcp) {
 		return false
 	}
 	select {
-	case s.introduced.slots <- struct{}{}:
+	case n.slots <- struct{}{}:
 	default:
 		return false
 	}
@@ -124,66 +129,66 @@ func (s *supervisor) begin(t *broker.Talk, tcp int, do func(talk *broker.Talk, t
 	}
 	if len(copies) < 2 {
 		proto.CloseAll(copies)
-		<-s.introduced.slots
+		<-n.slots
 		return false
 	}
-	s.handing++ // we stay until it is over
-	s.introduced.working.Go(func() {
+	n.s.handing++ // we stay until it is over
+	n.working.Go(func() {
 		do(&broker.Talk{FD: copies[0], PID: t.PID, Outside: t.Outside}, copies[1])
-		<-s.introduced.slots
-		s.parted()
+		<-n.slots
+		n.parted()
 	})
 	return true
 }
 
 // parted notes that something is over for which the supervisor has stayed.
-func (s *supervisor) parted() {
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	s.handing--
-	if s.handing == 0 && s.programs != nil && s.programs.gone(time.Now()) {
-		s.Stop()
+func (n *introduced) parted() {
+	n.s.Mu.Lock()
+	defer n.s.Mu.Unlock()
+	n.s.handing--
+	if n.s.handing == 0 && n.s.programs != nil && n.s.programs.gone(time.Now()) {
+		n.s.Stop()
 	}
 }
 
 // meet answers a program that has accepted a connection with tokens.
-func (s *supervisor) meet(t *broker.Talk, m proto.Message, tcp int) {
-	wait := s.introduced.patience.left(time.Now())
+func (n *introduced) meet(t *broker.Talk, m proto.Message, tcp int) {
+	wait := n.patience.left(time.Now())
 	reason := clc.DiagNone
-	if s.Policy().Listen.Refuses(m.Local) != "" { // rule: TestIntroducedPolicy
+	if n.s.Policy().Listen.Refuses(m.Local) != "" { // rule: TestIntroducedPolicy
 		reason = clc.DiagNotAllowed
 	}
-	begun := s.begin(t, tcp, func(talk *broker.Talk, tcp int) {
+	begun := n.begin(t, tcp, func(talk *broker.Talk, tcp int) {
 		defer unix.Close(talk.FD)
 		end := -1
 		if reason == clc.DiagNone {
-			end, reason = s.await(m, tcp, wait)
+			end, reason = n.await(m, tcp, wait)
 		} else {
-			s.decline(introduce.RoleServer, tcp)
+			n.decline(introduce.RoleServer, tcp)
 		}
 		if end < 0 {
 			talk.Reply(m.Kind, proto.StatusNo, -1)
 			dispose.Close(tcp)
-			s.record.stayed(m.Local, m.Peer, reason)
+			n.s.record.stayed(m.Local, m.Peer, reason)
 			return
 		}
 		talk.Reply(m.Kind, proto.StatusOK, end)
 		dispose.Now(end)
-		s.record.claimed(m.Local, m.Peer, talk.PID)
+		n.s.record.claimed(m.Local, m.Peer, talk.PID)
 		talk.Reply(m.Kind, proto.StatusOK, -1) // our copy is closed now
 		broker.LingerNot(tcp)
 		dispose.Close(tcp)
 	})
 	if !begun {
 		t.Reply(m.Kind, proto.StatusNo, -1)
-		s.record.stayed(m.Local, m.Peer, clc.DiagBusy)
+		n.s.record.stayed(m.Local, m.Peer, clc.DiagBusy)
 	}
 }
 
 // await asks the agent for the server's end of a connection. The caller closes it. Without one the
 // client is told, also one that asks later.
-func (s *supervisor) await(m proto.Message, tcp int, wait time.Duration) (end int, reason clc.Diagnosis) {
-	client, why := s.introduced.bureau.get(tcp)
+func (n *introduced) await(m proto.Message, tcp int, wait time.Duration) (end int, reason clc.Diagnosis) {
+	client, why := n.bureau.get(tcp)
 	if client == nil {
 		return -1, why
 	}
@@ -195,15 +200,15 @@ func (s *supervisor) await(m proto.Message, tcp int, wait time.Duration) (end in
 	a := <-q.Answer() // the agent bounds the wait; when it ends there is an answer, too
 	if a.Socket < 0 {
 		if a.Reason == introduce.RefusedAlone {
-			s.Mu.Lock()
-			s.introduced.patience.spend(time.Since(begin))
-			s.Mu.Unlock()
+			n.s.Mu.Lock()
+			n.patience.spend(time.Since(begin))
+			n.s.Mu.Unlock()
 			client.Decline(introduce.RoleServer, uintptr(tcp), introduce.MaxWait)
 		}
 		return -1, reasonOf(a.Reason)
 	}
 	o := broker.Offer{
-		Key: broker.KeyOf(m.Peer, m.Local), Server: m.Local, Client: m.Peer, End: a.Socket, Unique: cookieOf(a.Socket),
+		Server: m.Local, Client: m.Peer, End: a.Socket, Unique: cookieOf(a.Socket),
 	}
 	if !o.Bind(m.IPv6) {
 		dispose.Now(a.Socket)
@@ -213,8 +218,8 @@ func (s *supervisor) await(m proto.Message, tcp int, wait time.Duration) (end in
 }
 
 // decline has the agent tell the other end of a connection that it is TCP.
-func (s *supervisor) decline(role introduce.Role, tcp int) {
-	if client, _ := s.introduced.bureau.get(tcp); client != nil {
+func (n *introduced) decline(role introduce.Role, tcp int) {
+	if client, _ := n.bureau.get(tcp); client != nil {
 		client.Decline(role, uintptr(tcp), introduce.MaxWait)
 	}
 }

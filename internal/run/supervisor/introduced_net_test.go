@@ -33,8 +33,9 @@ const (
 	podUserB = 60002
 )
 
-// childPod is a supervisor in a network namespace, as a user: the first argument. It has programs with the library
-// do as it is told. The second argument is the run directory, the third the library, the fourth the program.
+// childPod is a supervisor in a network namespace, as a user: the first argument. It has programs
+// with the library do as it is told. The second argument is the run directory, the third the
+// library, the fourth the program.
 func childPod(p *smctest.Parent) {
 	uid, err := strconv.Atoi(p.Args[0])
 	p.Check(err)
@@ -70,7 +71,7 @@ func childPod(p *smctest.Parent) {
 			p.Say("ended")
 			continue
 		case "counts":
-			st := view{&s.record, s.Path}.Status()
+			st := view{&s.record, s.Path, nil}.Status()
 			var reasons []string
 			for _, f := range st.Counters.Fallbacks {
 				reasons = append(reasons, fmt.Sprintf("%s:%d", f.Tag, f.Count))
@@ -196,8 +197,8 @@ func serveAt(p *smctest.Process, addr netip.Addr, how string) string {
 	return strings.TrimSpace(p.Hear("listening"))
 }
 
-// dialAll has a client make connections, again and again until a round comes out as it should: on a busy machine a program
-// may take too long for its word, and TCP is right then.
+// dialAll has a client make connections, again and again until a round comes out as it should: on
+// a busy machine a program may take too long for its word, and TCP is right then.
 func dialAll(t testing.TB, client *smctest.Process, addr, port string, count, size, moved int) (sees string) {
 	t.Helper()
 	want := fmt.Sprintf("%d here %d there %d sees ", count, moved, moved)
@@ -214,8 +215,8 @@ func dialAll(t testing.TB, client *smctest.Process, addr, port string, count, si
 	return sees
 }
 
-// TestPods has a client and a server in two network namespaces, of one user and of two: all connections are moved. The
-// agent is closed and started again meanwhile.
+// TestPods has a client and a server in two network namespaces, of one user and of two: all
+// connections are moved. The agent is closed and started again meanwhile.
 func TestPods(t *testing.T) {
 	n := newPodNet(t)
 	for _, users := range [][2]int{{podUserA, podUserA}, {podUserA, podUserB}} {
@@ -237,8 +238,9 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// newNATNet is a podNet whose ends are joined by a router, in a namespace of its own. The router translates the address and
-// the port of a service to those of the server, and hides the client behind its own address.
+// newNATNet is a podNet whose ends are joined by a router, in a namespace of its own. The router
+// translates the address and the port of a service to those of the server, and hides the client
+// behind its own address.
 func newNATNet(t testing.TB) (n *podNet, service netip.AddrPort, route func(port string)) {
 	t.Helper()
 	n = &podNet{t: t, addr: []netip.Addr{netip.MustParseAddr("10.98.0.2")}}
@@ -286,7 +288,8 @@ func newNATNet(t testing.TB) (n *podNet, service netip.AddrPort, route func(port
 	}
 }
 
-// TestPodsNAT connects to a service address, hidden behind the router's. Each end sees the addresses that TCP has there.
+// TestPodsNAT connects to a service address, hidden behind the router's. Each end sees the
+// addresses that TCP has there.
 func TestPodsNAT(t *testing.T) {
 	n, service, route := newNATNet(t)
 	server, client := n.pod(0, podUserA), n.pod(1, podUserB)
@@ -298,8 +301,9 @@ func TestPodsNAT(t *testing.T) {
 	}
 }
 
-// TestPodsLate has clients that have sent and ended before their server accepts: nothing is lost, whether the server
-// accepts in time for the pair, or later, when the connection was joined to TCP.
+// TestPodsLate has clients that have sent and ended before their server accepts: nothing is lost,
+// whether the server accepts in time for the pair, or later, when the connection was joined to
+// TCP.
 func TestPodsLate(t *testing.T) {
 	n := newPodNet(t)
 	client := n.pod(1, podUserB)
@@ -316,15 +320,17 @@ func TestPodsLate(t *testing.T) {
 		}
 		server.Say("go")
 		for range 20 {
-			if got := strings.Fields(server.Hear("served")); len(got) != 2 || got[1] != "8" || joined && got[0] != "tcp" {
+			got := strings.Fields(server.Hear("served"))
+			if len(got) != 2 || got[1] != "8" || joined && got[0] != "tcp" {
 				t.Errorf("joined %v: served %q, want 8 bytes", joined, got)
 			}
 		}
 	}
 }
 
-// TestPodsStranger has servers that take nothing over: a bare one, and one whose supervisor has gone. All bytes
-// arrive over TCP, joined to the client's end if that had one; the next connections are TCP from their beginning.
+// TestPodsStranger has servers that take nothing over: a bare one, and one whose supervisor has
+// gone. All bytes arrive over TCP, joined to the client's end if that had one; the next
+// connections are TCP from their beginning.
 func TestPodsStranger(t *testing.T) {
 	n := newPodNet(t)
 	server, client := n.pod(0, podUserA), n.pod(1, podUserB)
@@ -345,8 +351,8 @@ func TestPodsStranger(t *testing.T) {
 	}
 }
 
-// TestIntroducedPolicy has a server whose policy refuses one of its addresses, and a machine whose policy refuses other
-// users: both ends of the connections are TCP.
+// TestIntroducedPolicy has a server whose policy refuses one of its addresses, and a machine whose
+// policy refuses other users: both ends of the connections are TCP.
 func TestIntroducedPolicy(t *testing.T) {
 	n := newPodNet(t)
 	t.Setenv("GOSMC_LISTEN_ADDRESSES", "!"+n.addr[0].String())
@@ -368,7 +374,8 @@ func TestIntroducedPolicy(t *testing.T) {
 	}
 }
 
-// TestPatience lets many connections wait in vain: all together a tenth of the time, and what was saved.
+// TestPatience lets many connections wait in vain: all together a tenth of the time, and what was
+// saved.
 func TestPatience(t *testing.T) {
 	var p patience
 	now := time.Unix(1000, 0)

@@ -12,7 +12,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// A reach is a connection with tokens that one of our programs has made. Its goroutine alone uses it.
+// A reach is a connection with tokens that one of our programs has made. Its goroutine alone uses
+// it.
 //
 //	event                         action
 //	Lent                          the client gets its end, at once if its server has taken ends before
@@ -22,7 +23,7 @@ import (
 //	bytes, or an end, over TCP    the end is asked back: the server uses TCP
 //	the agent ends                the ends are closed
 type reach struct {
-	s     *supervisor
+	n     *introduced
 	talk  *broker.Talk
 	tcp   int // the client's TCP socket
 	m     proto.Message
@@ -31,12 +32,12 @@ type reach struct {
 }
 
 // reach answers a program that has made a connection with tokens.
-func (s *supervisor) reach(t *broker.Talk, m proto.Message, tcp int) {
+func (n *introduced) reach(t *broker.Talk, m proto.Message, tcp int) {
 	now := time.Now()
-	server := s.introduced.servers.of(m.Peer)
+	server := n.servers.of(m.Peer)
 	known, shunned := now.Sub(server.known) < knownAge, now.Before(server.shunned)
-	begun := s.begin(t, tcp, func(talk *broker.Talk, tcp int) {
-		r := &reach{s: s, talk: talk, tcp: tcp, m: m, end: -1}
+	begun := n.begin(t, tcp, func(talk *broker.Talk, tcp int) {
+		r := &reach{n: n, talk: talk, tcp: tcp, m: m, end: -1}
 		defer func() {
 			unix.Close(talk.FD)
 			if r.end >= 0 {
@@ -47,7 +48,7 @@ func (s *supervisor) reach(t *broker.Talk, m proto.Message, tcp int) {
 			}
 		}()
 		if shunned {
-			s.decline(introduce.RoleClient, tcp)
+			n.decline(introduce.RoleClient, tcp)
 			r.refuse(clc.DiagRefused)
 			return
 		}
@@ -61,7 +62,7 @@ func (s *supervisor) reach(t *broker.Talk, m proto.Message, tcp int) {
 // refuse has the client stay with TCP.
 func (r *reach) refuse(why clc.Diagnosis) {
 	send(r.talk.FD, proto.Reply{Kind: r.m.Kind, Status: proto.StatusNo, Reason: why})
-	r.s.record.offered(r.m, r.talk.PID, why)
+	r.n.s.record.offered(r.m, r.talk.PID, why)
 }
 
 func send(fd int, r proto.Reply) {
@@ -74,19 +75,21 @@ func (r *reach) give() {
 	dispose.Now(r.end)
 	r.end, r.given = -1, true
 	r.talk.Reply(r.m.Kind, proto.StatusOK, -1) // our copy is closed now
-	r.s.record.offered(r.m, r.talk.PID, clc.DiagNone)
+	r.n.s.record.offered(r.m, r.talk.PID, clc.DiagNone)
 }
 
 // name gives the client's end the name of its connection.
 func (r *reach) name() bool {
-	n := proto.Name{Role: proto.RoleClient, IPv6: r.m.IPv6, Local: r.m.Local, Peer: r.m.Peer, Unique: cookieOf(r.end)}
+	n := proto.Name{
+		Role: proto.RoleClient, IPv6: r.m.IPv6, Local: r.m.Local, Peer: r.m.Peer, Unique: cookieOf(r.end),
+	}
 	return unix.Bind(r.end, &unix.SockaddrUnix{Name: n.String()}) == nil
 }
 
-// run deals with the connection until both ends of the pair have found their programs, or it is TCP. known:
-// the server has taken ends before.
+// run deals with the connection until both ends of the pair have found their programs, or it is
+// TCP. known: the server has taken ends before.
 func (r *reach) run(known bool) {
-	client, why := r.s.introduced.bureau.get(r.tcp)
+	client, why := r.n.bureau.get(r.tcp)
 	if client == nil {
 		r.refuse(why)
 		return
@@ -99,7 +102,7 @@ func (r *reach) run(known bool) {
 	a := <-q.Answer() // at once
 	if a.Socket < 0 {
 		r.refuse(reasonOf(a.Reason))
-		r.s.shun(r.m, a.Reason)
+		r.n.shun(r.m, a.Reason)
 		return
 	}
 	r.end = a.Socket
@@ -151,7 +154,8 @@ func (r *reach) settle(q *introduce.Question) {
 	}
 }
 
-// watch closes a channel when the server sends something over TCP, or ends it. stop waits until the watch has ended.
+// watch closes a channel when the server sends something over TCP, or ends it. stop waits until
+// the watch has ended.
 func (r *reach) watch(speaks chan struct{}) (stop func()) {
 	quit, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
@@ -160,7 +164,9 @@ func (r *reach) watch(speaks chan struct{}) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		fds := []unix.PollFd{{Fd: int32(r.tcp), Events: unix.POLLIN | unix.POLLRDHUP}, {Fd: int32(quit), Events: unix.POLLIN}}
+		fds := []unix.PollFd{
+			{Fd: int32(r.tcp), Events: unix.POLLIN | unix.POLLRDHUP}, {Fd: int32(quit), Events: unix.POLLIN},
+		}
 		for {
 			if _, err := unix.Poll(fds, -1); err != unix.EINTR {
 				break
@@ -184,10 +190,10 @@ func (r *reach) watch(speaks chan struct{}) (stop func()) {
 // taken ends the TCP connection when the server has: else the client's port would be another
 // connection's while the server's socket is there.
 func (r *reach) taken() {
-	s := r.s
-	s.Mu.Lock()
-	s.introduced.servers.took(r.m.Peer, time.Now())
-	s.Mu.Unlock()
+	n := r.n
+	n.s.Mu.Lock()
+	n.servers.took(r.m.Peer, time.Now())
+	n.s.Mu.Unlock()
 	fds := []unix.PollFd{{Fd: int32(r.tcp), Events: unix.POLLRDHUP}}
 	unix.Poll(fds, int(partTime.Milliseconds()))
 	broker.LingerNot(r.tcp)
@@ -196,22 +202,23 @@ func (r *reach) taken() {
 // returned has both ends of the pair: the connection is TCP.
 func (r *reach) returned(a *introduce.Answer) {
 	why := reasonOf(a.Reason)
-	r.s.shun(r.m, a.Reason)
+	r.n.shun(r.m, a.Reason)
 	if !r.given {
 		dispose.Now(a.Socket)
 		r.refuse(why)
 		return
 	}
-	r.s.record.stayed(r.m.Peer, r.m.Local, why)
-	r.s.joinLater(a.Socket, r.tcp)
+	r.n.s.record.stayed(r.m.Peer, r.m.Local, why)
+	r.n.joinLater(a.Socket, r.tcp)
 	r.tcp = -1
 }
 
-// joinLater joins an end to a TCP connection for as long as these last. The descriptors are its own.
-func (s *supervisor) joinLater(end, tcp int) {
-	s.Mu.Lock()
-	s.handing++
-	s.Mu.Unlock()
+// joinLater joins an end to a TCP connection for as long as these last. The descriptors are its
+// own.
+func (n *introduced) joinLater(end, tcp int) {
+	n.s.Mu.Lock()
+	n.s.handing++
+	n.s.Mu.Unlock()
 	go func() {
 		a, b := broker.Stream(end), broker.Stream(tcp)
 		if a != nil && b != nil {
@@ -219,17 +226,17 @@ func (s *supervisor) joinLater(end, tcp int) {
 		} else {
 			broker.CloseStreams(a, b)
 		}
-		s.parted()
+		n.parted()
 	}()
 }
 
-// shun remembers a server that does not take connections, so that the next ones are TCP at once. One for
-// which a quota, or the agent's end, was the reason is asked again.
-func (s *supervisor) shun(m proto.Message, why introduce.Refusal) {
+// shun remembers a server that does not take connections, so that the next ones are TCP at once.
+// One for which a quota, or the agent's end, was the reason is asked again.
+func (n *introduced) shun(m proto.Message, why introduce.Refusal) {
 	if why == introduce.RefusedBusy {
 		return
 	}
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	s.introduced.servers.refused(m.Peer, time.Now())
+	n.s.Mu.Lock()
+	defer n.s.Mu.Unlock()
+	n.servers.refused(m.Peer, time.Now())
 }

@@ -86,8 +86,8 @@ func emptySupervisor(f *followed) *supervisor {
 		followed: f,
 		door:     -1, letters: letters{notes: -1, poll: -1},
 		outsiders: outsiders{users: make(map[uint32]int)}, record: record{started: time.Now()},
-		introduced: newIntroduced(),
 	}
+	s.introduced = newIntroduced(s)
 	s.Broker = broker.New(func() *config.Policy { return f.policy }, s)
 	f.broker = s.Broker
 	return s
@@ -204,7 +204,7 @@ func (s *supervisor) close() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.outsiders.over, s.followed.over = true, true
-	s.stopIntroduced()
+	s.introduced.stop()
 	path := s.Path
 	s.Broker.End()
 	s.closeLetters()
