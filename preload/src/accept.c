@@ -137,14 +137,17 @@ static int moved(int listener, int fd, int flags)
 		return fd; /* the end could not have its place, or would wait */
 	if (marked)
 		end = letter_claim(&id, fd, &asks, &tcp);
-	if (end < 0 && asks)
-		end = claim(paired ? KIND_MEET : KIND_CLAIM, &id, fd);
+	if (paired)
+		end = claim(KIND_MEET, &id, fd);
+	/* One that has tokens of an attempt before may have been offered. */
+	if (end < 0 && asks && (!paired || board_waiting()))
+		end = claim(KIND_CLAIM, &id, fd);
 	/* Another one that accepts may have found our end in the letterbox, and is about to give it back. */
 	for (int i = 0; end < 0 && asks && marked && i < AGAIN && !supervisor_slow(); i++) {
 		struct timespec pause = {.tv_nsec = MSEC << i};
 
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
-		end = claim(paired ? KIND_MEET : KIND_CLAIM, &id, fd);
+		end = claim(KIND_CLAIM, &id, fd);
 	}
 	if (end < 0)
 		return fd;

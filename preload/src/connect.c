@@ -15,6 +15,8 @@
 #include <signal.h>
 #include <string.h>
 
+#define REACH_PATIENCE 2000000000LL /* ns that our supervisor may take for an end that the agent has */
+
 struct attempt {
 	int sock;   /* to the server's supervisor; -1 if it has got a letter */
 	int end;    /* of the pair; -1 if there is none yet */
@@ -25,6 +27,8 @@ struct attempt {
 	long status, flags; /* of the socket */
 	char path[sizeof(settings.socket)]; /* of the supervisor */
 	uint64_t unique; /* the cookie of our end */
+	uint64_t netns; /* of the socket, if it was looked for; else 0 */
+	bool announced; /* some supervisor of our user knows the listener */
 	struct hidden before; /* that this thread had */
 	struct identity id;
 };
@@ -264,6 +268,8 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	bool sure;
 
 	a->sock = a->end = a->other = -1;
+	a->netns = 0;
+	a->announced = false;
 	if (!settings.on || guard_on() || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || admission_known(&a->id.peer) || !birth_may_swap(fd) || birth_told(fd))
 		return false;
 	if (address_is_any(&a->id.peer)) {
@@ -271,7 +277,9 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 			a->id.peer.ip[12] = 127;
 		a->id.peer.ip[15] = 1;
 	}
-	if (!announced(fd, &a->id.peer, a->path, &netns, &sure) || !address_of(fd, false, &a->id.local, &a->id.ipv6) ||
+	a->announced = announced(fd, &a->id.peer, a->path, &netns, &sure);
+	a->netns = netns;
+	if (!a->announced || !address_of(fd, false, &a->id.local, &a->id.ipv6) ||
 	    a->id.ipv6 != of_ipv6(sa))
 		return false;
 	if (!policy_connect(&a->id.peer) || !admission_ask(a->path, &a->id.peer, netns, &a->admission) || !source(&a->id.peer, a->id.ipv6, &from) || unseen_registration(fd) ||
@@ -479,26 +487,26 @@ static long disconnect(int fd, const struct identity *id)
 	return r;
 }
 
-/* reach_begin asks for tokens on a socket whose server no supervisor of our user has announced. */
+/*
+ * reach_begin asks for tokens on a socket whose server no supervisor of our user has announced, after attempt_begin. Where there is no agent that is one system call,
+ * now and then: the others come when both ends have tokens.
+ */
 static bool reach_begin(struct attempt *a, int fd, const struct sockaddr *sa, socklen_t len)
 {
 	struct address *to = &a->id.peer;
 
-	if (!settings.on || !address_parse(sa, len, to))
+	if (!settings.on || a->announced || a->netns == 0 || !address_parse(sa, len, to))
 		return false;
 	if (address_is_any(to)) {
 		if (to->ip[10] == 0xff)
 			to->ip[12] = 127;
 		to->ip[15] = 1;
 	}
-	if (!reach_possible(to) || admission_known(to) || !policy_connect(to) || !birth_may_swap(fd) || !reach_ask(fd, true))
+	if (!reach_possible(to) || !policy_connect(to) || birth_told(fd) || !reach_ask(fd))
 		return false;
-	a->status = SYS(fcntl, fd, F_GETFL);
-	a->flags = SYS(fcntl, fd, F_GETFD);
-	if (a->status >= 0 && a->flags >= 0 && !connect_announced(fd, to) && !birth_told(fd) && !unseen_registration(fd) && birth_place(fd) &&
-	    admission_ask(settings.socket, to, netns_of(fd), &a->admission))
+	if ((uid_t)SYS(geteuid) == settings.uid && admission_ask(settings.socket, to, a->netns, &a->admission))
 		return true;
-	reach_ask(fd, false);
+	reach_withdraw(fd);
 	return false;
 }
 
@@ -511,18 +519,48 @@ static int reach_receive(void *from)
 	return end;
 }
 
+/* reach_possible_now says whether our end could take the place of the socket, which has tokens. Whatever can fail is tried before the end is asked for: it would be lost. */
+static bool reach_possible_now(struct attempt *a, int fd)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	a->status = SYS(fcntl, fd, F_GETFL);
+	a->flags = SYS(fcntl, fd, F_GETFD);
+	return SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_ESTABLISHED && a->status >= 0 && a->flags >= 0 &&
+	       !unseen_registration(fd) && address_of(fd, false, &a->id.local, &a->id.ipv6) && birth_place(fd) && cookie_of(fd) != 0;
+}
+
+/*
+ * reach_answer waits for the supervisor's answer. Without one in time it ends the conversation before it looks for the last time: an end that was sent is there by
+ * then, or sending it fails, which the supervisor sees.
+ */
+static void reach_answer(struct attempt *a)
+{
+	struct pollfd p = {.fd = a->sock, .events = POLLIN};
+	int64_t until = supervisor_clock() + REACH_PATIENCE;
+	long r;
+
+	do {
+		int64_t left = until - supervisor_clock();
+		struct timespec patience = {.tv_sec = left > 0 ? left / 1000000000 : 0, .tv_nsec = left > 0 ? left % 1000000000 : 0};
+
+		r = SYS(ppoll, &p, 1, &patience, NULL, 0);
+	} while (r == -EINTR && supervisor_clock() < until);
+	if (r != 1)
+		SYS(shutdown, a->sock, SHUT_RDWR);
+	a->unique = hidden_came(reach_receive, &a->sock, &a->end, &a->before);
+	if (a->unique == 0)
+		a->end = -1;
+}
+
 /* reach_end asks our supervisor for our end of a connection with tokens, and puts it in place. False: TCP. */
 static bool reach_end(struct attempt *a, int fd)
 {
-	struct timespec patience = {.tv_sec = 2};
-	struct tcp_info info;
-	socklen_t len = sizeof(info);
-	struct pollfd p = {.events = POLLIN};
 	struct message m;
 	long spare;
 
-	if (!reach_paired(fd) || SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 || info.tcpi_state != TCP_ESTABLISHED ||
-	    !address_of(fd, false, &a->id.local, &a->id.ipv6))
+	if (!reach_paired(fd) || !reach_possible_now(a, fd))
 		return false;
 	a->sock = supervisor_open(settings.socket);
 	/* An end for which there is no descriptor would be lost, so one is kept free. */
@@ -530,12 +568,8 @@ static bool reach_end(struct attempt *a, int fd)
 	if (spare >= 0)
 		SYS(close, (int)spare);
 	message_fill(&m, KIND_REACH, &a->id);
-	p.fd = a->sock;
-	if (spare >= 0 && supervisor_send(a->sock, &m, fd) && SYS(ppoll, &p, 1, &patience, NULL, 0) == 1) {
-		a->unique = hidden_came(reach_receive, &a->sock, &a->end, &a->before);
-		if (a->unique == 0)
-			a->end = -1;
-	}
+	if (spare >= 0 && supervisor_send(a->sock, &m, fd))
+		reach_answer(a);
 	if (a->end < 0) {
 		reach_refused(&a->id.peer);
 		if (a->sock >= 0)
@@ -572,6 +606,8 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 		if (asked) {
 			if (r == 0 || error == EINPROGRESS)
 				(void)reach_end(&a, fd);
+			else
+				reach_withdraw(fd); /* the next attempt may be at another server */
 			end_connecting(fd, false);
 			errno = r == 0 ? saved : error;
 			return r;

@@ -172,7 +172,8 @@ bool letter_near(const struct identity *id);
 int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp);
 
 /* reach.c */
-bool reach_ask(int fd, bool on);
+bool reach_ask(int fd);
+void reach_withdraw(int fd);
 bool reach_paired(int fd);
 void reach_listen(int fd);
 bool reach_possible(const struct address *to);

@@ -5,12 +5,14 @@
  * supervisor for its end of a pair, which that gets from the agent. Nobody knows tokens here: the socket is the proof.
  *
  * A client asks only where the server can be on this machine, as far as its address says, and a server
- * always: where there is no agent both are told so by one system call.
+ * always: where there is no agent both are told so by one system call, a few times in a second.
  */
 #include "ring.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define LEVEL 286 /* SOL_SMC */
 #define LAYOUT 1
@@ -38,12 +40,55 @@ __attribute__((constructor)) static void name_read(void)
 		name = (uint32_t)strtoul(v, NULL, 10);
 }
 
-/* reach_ask asks for tokens on a socket that is neither connected nor listening, or takes that back. False: there will be none. */
-bool reach_ask(int fd, bool on)
-{
-	int v = on;
+/*
+ * Where the kernel does not know the option there is no agent, and nobody asks again for NONE_MSEC: a connect and an accept cost no system call more
+ * than without us. Two threads may write it at once: then one asks once more, or later.
+ */
+#define NONE_MSEC 200
 
-	return name != 0 && SYS(setsockopt, fd, LEVEL, name, &v, sizeof(v)) == 0;
+static uint64_t none_until; /* milliseconds */
+
+/* milliseconds is a clock that costs no system call. */
+static uint64_t milliseconds(void)
+{
+	struct timespec t = {0};
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static bool none(void)
+{
+	uint64_t until = __atomic_load_n(&none_until, __ATOMIC_RELAXED);
+
+	return name == 0 || (until != 0 && milliseconds() < until);
+}
+
+/* note takes note of an answer of the kernel, and passes it on. */
+static long note(long r)
+{
+	if (r == -ENOPROTOOPT)
+		__atomic_store_n(&none_until, milliseconds() + NONE_MSEC, __ATOMIC_RELAXED);
+	else if (r == 0 && __atomic_load_n(&none_until, __ATOMIC_RELAXED) != 0)
+		__atomic_store_n(&none_until, 0, __ATOMIC_RELAXED);
+	return r;
+}
+
+static long option(int fd, int on)
+{
+	return SYS(setsockopt, fd, LEVEL, name, &on, sizeof(on));
+}
+
+/* reach_ask asks for tokens on a socket that is neither connected nor listening. False: there will be none. */
+bool reach_ask(int fd)
+{
+	return !none() && note(option(fd, 1)) == 0;
+}
+
+/* reach_withdraw takes that back. */
+void reach_withdraw(int fd)
+{
+	(void)option(fd, 0);
 }
 
 /* reach_paired says whether the other end of a connection has asked as well, on this kernel. */
@@ -52,7 +97,7 @@ bool reach_paired(int fd)
 	struct tokens t = {0};
 	socklen_t len = sizeof(t);
 
-	return name != 0 && SYS(getsockopt, fd, LEVEL, name, &t, &len) == 0 && len == sizeof(t) && t.layout == LAYOUT &&
+	return !none() && note(SYS(getsockopt, fd, LEVEL, name, &t, &len)) == 0 && len == sizeof(t) && t.layout == LAYOUT &&
 	       t.state == PAIRED;
 }
 
@@ -65,7 +110,7 @@ void reach_listen(int fd)
 
 	if (settings.on && name != 0 && !guard_on() && SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
 	    protocol == IPPROTO_TCP && address_of(fd, false, &id.local, &id.ipv6) && policy_listen(&id.local) && !options_tell(fd))
-		(void)reach_ask(fd, true);
+		(void)note(option(fd, 1)); /* an agent may have come just now */
 }
 
 /* may_be_here says whether a server can be on this machine: in a private network (RFC 1918, RFC 4193), a shared one (RFC 6598), on one link, or loopback. */
@@ -108,7 +153,7 @@ bool reach_possible(const struct address *to)
 {
 	uint64_t key;
 
-	if (name == 0 || !settings.on || guard_on() || to->port == 0 || !may_be_here(to) || (uid_t)SYS(geteuid) != settings.uid)
+	if (none() || !settings.on || guard_on() || to->port == 0 || !may_be_here(to))
 		return false;
 	key = key_of(to);
 	return __atomic_load_n(&refused[key % REFUSED].key, __ATOMIC_RELAXED) != key ||
