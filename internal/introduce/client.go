@@ -153,11 +153,13 @@ type Question struct {
 	client *Client
 	id     uint64
 	answer chan Answer
-	lent   bool // the first of two answers has come; guarded by Client.mu
+	lent   bool // the first of up to three answers has come; guarded by Client.mu
+	wanted bool // and the second one
 }
 
-// maxAnswers is how many answers a question can have: a pair that is lent, and its fate.
-const maxAnswers = 2
+// maxAnswers is how many answers a question can have: a pair that is lent, the word that the server
+// waits, and the fate of the pair.
+const maxAnswers = 3
 
 // An Answer introduces another process, or says why there is no introduction.
 type Answer struct {
@@ -169,7 +171,8 @@ type Answer struct {
 	UID, Group int         // user of the other process, in the user namespace of the agent
 	SameUser   bool        // the other process has the user of this one
 	Reason     Refusal     // without a socket; with one that is returned
-	Lent       bool        // the socket is the client's end of a pair, and another answer follows
+	Lent       bool        // the socket is the client's end of a pair, and other answers follow
+	Wanted     bool        // the server waits for [Question.Ready], and another answer follows
 	Taken      bool        // the server has the other end of the pair that was lent
 	Returned   bool        // the socket is the server's end of the pair that was lent: nobody has taken it
 }
@@ -254,12 +257,16 @@ func (c *Client) hand(id uint64, a Answer) bool {
 	if q == nil {
 		return false
 	}
-	if !a.Lent {
+	switch {
+	case a.Lent && q.lent, a.Wanted && (!q.lent || q.wanted):
+		return false // no agent says so
+	case a.Lent:
+		q.lent = true
+	case a.Wanted:
+		q.wanted = true
+	default:
 		delete(c.asked, id)
-	} else if q.lent {
-		return false // no agent says so twice
 	}
-	q.lent = a.Lent
 	q.answer <- a // there is room
 	return true
 }
@@ -284,6 +291,8 @@ func (c *Client) run() {
 			}
 		case KindLent:
 			a.Socket, a.Lent = fd, true
+		case KindWanted:
+			a.Wanted = true
 		case KindTaken:
 			a.Taken = true
 		case KindReturned:

@@ -20,6 +20,9 @@ const (
 	maxHeld        = 8192
 	maxAccountHeld = 1024
 
+	// roomPause is between two attempts to tell an agent something that it has to know.
+	roomPause = 5 * time.Millisecond
+
 	// requestRate is how many messages of one account an agent serves in a second, and
 	// requestBurst how many may come at once. Processes that know each other ask no more, so most
 	// programs need one for each peer.

@@ -14,8 +14,8 @@ const Version = 1
 // A Kind is the first byte of a message.
 type Kind uint8
 
-// The kinds of messages. Hello, Ask and Withdraw go to the agent, the others to a process. Lent,
-// Taken and Returned answer a client that asks for a pair.
+// The kinds of messages. Hello, Ask, Withdraw and Ready go to the agent, the others to a process;
+// Taken and Returned go both ways. Those from Lent on are about pairs.
 const (
 	KindHello      Kind = 1 // opens the conversation
 	KindWelcome    Kind = 2 // answers Hello
@@ -24,8 +24,11 @@ const (
 	KindIntroduced Kind = 5 // answers a question; carries a socket to the other process
 	KindRefused    Kind = 6 // answers a question
 	KindLent       Kind = 7 // brings a client its end of a pair; one of the next two follows
-	KindTaken      Kind = 8 // says that the server has the other end
-	KindReturned   Kind = 9 // brings the client the other end: the connection is TCP
+	KindTaken      Kind = 8 // says that the server's program has the other end
+	KindReturned   Kind = 9 // brings the other end back: the connection is TCP
+
+	KindReady  Kind = 10 // says that the client's program has its end
+	KindWanted Kind = 11 // tells the client that the server waits for that
 )
 
 // A Role says which end of a TCP connection a process holds.
@@ -59,12 +62,13 @@ const (
 	RefusedContested Refusal = 6 // two processes ask for one end, or one socket is both ends
 	RefusedOffer     Refusal = 7 // an offer that this agent does not know
 	RefusedDeclined  Refusal = 8 // the other end, or this one, leaves the connection to TCP
+	RefusedGivenBack Refusal = 9 // the server has had its end of a pair, but its program has not
 )
 
 var refusals = [...]string{
 	"no reason", "the other end has not asked", "a policy does not admit the other user", "a quota is used up",
 	"not a live TCP connection", "the socket has no pairing tokens", "two processes ask for one end",
-	"an unknown offer", "the other end leaves the connection to TCP",
+	"an unknown offer", "the other end leaves the connection to TCP", "the other end has given the pair back",
 }
 
 // String implements [fmt.Stringer].
@@ -144,7 +148,8 @@ const (
 //	16     4  reason
 //	20     4  reserved
 //
-// Lent, 16 bytes: the header, with the client's end of a pair. Taken, 16 bytes: the header.
+// Lent, 16 bytes: the header, with the client's end of a pair. Taken, Ready and Wanted, 16 bytes:
+// the header.
 //
 // Integers are big-endian.
 type Message struct {
@@ -177,7 +182,7 @@ func (m *Message) length() int {
 		return welcomeLen
 	case KindAsk:
 		return askLen
-	case KindWithdraw, KindLent, KindTaken:
+	case KindWithdraw, KindLent, KindTaken, KindReady, KindWanted:
 		return headerLen
 	case KindIntroduced:
 		return introducedLen
@@ -272,7 +277,8 @@ func Parse(b []byte) (Message, error) {
 			return fail("users", 36, wire.ErrValue)
 		}
 		want = helloLen + 4*entries
-	case KindWelcome, KindAsk, KindWithdraw, KindIntroduced, KindRefused, KindLent, KindTaken, KindReturned:
+	case KindWelcome, KindAsk, KindWithdraw, KindIntroduced, KindRefused, KindLent, KindTaken, KindReturned,
+		KindReady, KindWanted:
 		want = m.length()
 	default:
 		return fail("kind", 0, wire.ErrType)

@@ -46,6 +46,8 @@ var vectors = []struct {
 		Message{Kind: KindRefused, ID: 9, Reason: RefusedUsers}},
 	{"lent", "0701 0010 00000000 0000000000000009", Message{Kind: KindLent, ID: 9}},
 	{"taken", "0801 0010 00000000 0000000000000009", Message{Kind: KindTaken, ID: 9}},
+	{"ready", "0a01 0010 00000000 0000000000000009", Message{Kind: KindReady, ID: 9}},
+	{"wanted", "0b01 0010 00000000 0000000000000009", Message{Kind: KindWanted, ID: 9}},
 	{"returned", "0901 0018 00000000 0000000000000009 00000001 00000000",
 		Message{Kind: KindReturned, ID: 9, Reason: RefusedAlone}},
 }
@@ -92,7 +94,7 @@ func TestParseErrors(t *testing.T) {
 		want   error
 	}{
 		{"version", 2, 1, 2, wire.ErrVersion},
-		{"kind", 2, 0, 10, wire.ErrType},
+		{"kind", 2, 0, 12, wire.ErrType},
 		{"length", 2, 3, 0x19, wire.ErrLength},
 		{"role", 2, 16, 0, wire.ErrValue},
 		{"mode", 0, 32, 3, wire.ErrValue},

@@ -1,9 +1,12 @@
 package introduce
 
 import (
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/dispose"
 )
 
 // A pair of stream sockets takes the place of a connection between two programs that do not know of
@@ -13,19 +16,50 @@ import (
 //	client                        agent                          server
 //	  Ask(socket, client) ---->   makes the pair
 //	  <---- Lent(end)             keeps the other end
-//	                              Taken or Introduced  <----  Ask(socket, server)
-//	  <---- Taken                               Introduced(end) ---->
+//	  <---- Wanted, if the server waits          <----  Ask(socket, server)
+//	  Ready ------------------>   Introduced(end)  ---->
+//	  <---- Taken                               <----  Taken
 //
-// The client does not wait for the server. The one who has the other end is decided in the agent's
-// table alone: the server gets it, or the client does ([Answer.Returned]), which joins it to TCP.
-// An agent that is closed gives all ends back; one that is killed takes the connections of that
-// moment with it.
+// The client does not wait for the server. The server gets its end when the client's program has
+// the other one (Ready), and the client hears of that when the server's program has it (Taken):
+// whatever else happens, and however late, both programs stay with TCP, or the client gets the end
+// back ([Answer.Returned]) and joins it to TCP. The agent's table alone decides which. An agent
+// that is closed gives all ends back; one that is killed takes those with it that it holds.
 
-// AskPair is [Client.Ask] for a pair. The client's question has two answers: [Answer.Lent], unless
-// it is refused at once, and then [Answer.Taken] or [Answer.Returned]. If the server waits
-// already, the one answer is the client's end. The server's question has one answer, its end.
+// AskPair is [Client.Ask] for a pair. The client's question has these answers: [Answer.Lent],
+// unless it is refused at once; [Answer.Wanted], if the server waits before [Question.Ready]; and
+// [Answer.Taken] or [Answer.Returned]. The server's question has one answer, its end, of which
+// [Question.Took] or [Question.GiveBack] tells the agent.
 func (c *Client) AskPair(role Role, fd uintptr, wait time.Duration) (*Question, error) {
 	return c.ask(role, offerPair, fd, wait)
+}
+
+// Ready tells the agent that the client's program has its end: the server may have the other one.
+// An agent that does not read that returns the other end in time.
+func (q *Question) Ready() { q.tell(KindReady, -1) }
+
+// Took tells the agent that the server's program has its end.
+func (q *Question) Took() { q.tellSurely(KindTaken, -1) }
+
+// GiveBack returns the end that the server's program did not get. It stays the caller's, too.
+func (q *Question) GiveBack(end int) { q.tellSurely(KindReturned, end) }
+
+// tellSurely is tell, and waits a while for room in the socket.
+func (q *Question) tellSurely(k Kind, fd int) {
+	for begin := time.Now(); errors.Is(q.tell(k, fd), errCongested) && time.Since(begin) < MaxWait; {
+		time.Sleep(roomPause)
+	}
+}
+
+// tell tells the agent something about a question.
+func (q *Question) tell(k Kind, fd int) error {
+	c := q.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrNoAgent
+	}
+	return c.line.send(&Message{Kind: k, ID: q.id}, fd)
 }
 
 // Recall asks for the end back that the server has not taken. The answer is [Answer.Returned], or
@@ -56,70 +90,86 @@ func (s *Server) lend(w *waiting) bool {
 		return false
 	}
 	w.held = ends[1]
+	w.cookie, _ = unix.GetsockoptUint64(ends[1], unix.SOL_SOCKET, unix.SO_COOKIE)
 	return true
+}
+
+// want tells a client that its server waits. It may ask why when its question ends.
+func (s *Server) want(w *waiting) {
+	w.who.line.send(&Message{Kind: KindWanted, ID: w.id}, -1)
+}
+
+// ready handles the word of a client that its program has its end. It reports false if the client
+// has no such question, or has said so before.
+func (s *Server) ready(c *client, id uint64) bool {
+	client, server, refused, ok := s.table.ready(c, id)
+	switch {
+	case client == nil:
+	case refused != 0:
+		s.refuseWaiting(client, refused)
+	default:
+		s.handOver(client, server, client)
+	}
+	return ok
+}
+
+// settled handles the word of a server about the end that it has got, for the client's question.
+func (s *Server) settled(c *client, w *waiting, m *Message, fd int) {
+	if m.Kind == KindTaken {
+		s.tellTaken(w)
+		return
+	}
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err != nil || cookie != w.cookie { // rule: TestPairsGivenBack
+		s.unfit.Add(1)
+		c.line.discard(fd)
+		s.tellTaken(w)
+		return
+	}
+	w.held = fd
+	s.refuseWaiting(w, RefusedGivenBack)
+}
+
+// tellTaken tells a client that the server has the other end.
+func (s *Server) tellTaken(w *waiting) {
+	if err := w.who.line.send(&Message{Kind: KindTaken, ID: w.id}, -1); err != nil {
+		s.drop(w.who, err)
+	}
 }
 
 func newPair() (ends [2]int, err error) {
 	return unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 }
 
-// introducePair gives the server's end of a pair to the server, and tells the client, in this
-// order: a client that was told does not lose its connection when the agent ends. The error is
-// about the first one.
-func (s *Server) introducePair(a, b *waiting) error {
-	client, server := a, b
-	if a.role == RoleServer {
-		client, server = b, a
-	}
-	lent := client.held
-	end := -1 // of the client, which has none yet
-	if lent < 0 {
-		ends, err := newPair()
-		if err != nil {
-			s.log.Warn("introduction: no pair", "err", err)
-			s.refuse(b.who, b.id, RefusedBusy)
-			return s.refuse(a.who, a.id, RefusedBusy)
-		}
-		end, client.held = ends[0], ends[1]
-		defer unix.Close(end)
-	}
+// handOver gives the server's end of a pair to the server. The error is about the one of the two
+// that is asker.
+func (s *Server) handOver(client, server, asker *waiting) error {
 	told := tell(server, client, [16]byte{}, client.held)
-	if told != nil { // rule: TestPairs
+	if told == nil {
+		dispose.Now(client.held) // the server has a copy
+		client.held = -1
+		s.introduced.Add(1)
+	}
+	switch left := s.table.handed(client, server, told == nil); {
+	case told != nil:
+		s.refuseWaiting(client, RefusedAlone)
 		s.drop(server.who, told)
-		err := s.refuseUntaken(client, lent >= 0)
-		if a == server {
+		if asker == server {
 			return told
 		}
-		return err
-	}
-	client.close()
-	s.introduced.Add(1)
-	var err error
-	if lent >= 0 {
-		err = client.who.line.send(&Message{Kind: KindTaken, ID: client.id}, -1)
-	} else {
-		err = tell(client, server, [16]byte{}, end)
-	}
-	if err != nil {
-		s.drop(client.who, err)
-	}
-	if a == client {
-		return err
+	case left != nil:
+		s.tellTaken(client) // the server has ended meanwhile
 	}
 	return nil
 }
 
-// refuseUntaken answers a client whose server could not be told.
-func (s *Server) refuseUntaken(client *waiting, lent bool) error {
-	if lent {
-		return s.refuseWaiting(client, RefusedAlone)
-	}
-	client.close()
-	return s.refuse(client.who, client.id, RefusedAlone)
-}
-
-// refuseWaiting answers a question that has waited, and gives the end back that it holds.
+// refuseWaiting answers a question that has waited, and gives the end back that it holds. A server
+// that waits for the client's word is answered, too.
 func (s *Server) refuseWaiting(w *waiting, why Refusal) error {
+	if w.role == RoleClient && w.other != nil {
+		s.refuse(w.other.who, w.other.id, why)
+		w.other = nil
+	}
 	if w.held < 0 {
 		return s.refuse(w.who, w.id, why)
 	}

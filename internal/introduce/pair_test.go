@@ -19,6 +19,17 @@ func askPair(t testing.TB, c *Client, role Role, f *os.File, wait time.Duration)
 	return q
 }
 
+// fateOf waits for the fate of the end that the agent has. The word of a server that waits may come
+// before, if it was faster than the client's.
+func fateOf(t testing.TB, q *Question) Answer {
+	t.Helper()
+	a := await(t, q)
+	if a.Wanted {
+		a = await(t, q)
+	}
+	return a
+}
+
 // lent waits for the client's end of a pair.
 func lent(t testing.TB, q *Question) Answer {
 	t.Helper()
@@ -56,18 +67,32 @@ func TestPairs(t *testing.T) {
 			if _, err := unix.Write(a.Socket, []byte("early ")); err != nil {
 				t.Fatal(err)
 			}
-			o = await(t, askPair(t, bob, RoleServer, c.server, MaxWait))
-			if fate := await(t, q); !fate.Taken {
-				t.Errorf("the client hears %+v, want that its server has the other end", fate)
-			}
+			q.Ready()
+			asks := askPair(t, bob, RoleServer, c.server, MaxWait)
+			o = await(t, asks)
+			asks.Took()
+			wantTaken(t, q)
 			var early [6]byte
 			if n, err := unix.Read(o.Socket, early[:]); err != nil || string(early[:n]) != "early " {
 				t.Errorf("the server reads %q, %v", early[:n], err)
 			}
 		} else {
-			q := askPair(t, bob, RoleServer, c.server, MaxWait)
-			a = await(t, askPair(t, alice, RoleClient, c.client, MaxWait))
-			o = await(t, q)
+			asks := askPair(t, bob, RoleServer, c.server, MaxWait)
+			smctest.Eventually(t, patience, "the server's question", func() bool { return b.Status().Waiting == 1 })
+			q := askPair(t, alice, RoleClient, c.client, MaxWait)
+			a = lent(t, q)
+			if next := await(t, q); !next.Wanted {
+				t.Errorf("the client hears %+v, want that its server waits", next)
+			}
+			select {
+			case o := <-asks.Answer():
+				t.Errorf("the server hears %+v before the client has its end", o)
+			default:
+			}
+			q.Ready()
+			o = await(t, asks)
+			asks.Took()
+			wantTaken(t, q)
 		}
 		if o.Socket < 0 || a.Socket < 0 || o.UID != 1001 {
 			t.Fatalf("%d first: client %+v, server %+v", first, a, o)
@@ -96,8 +121,9 @@ func TestPairs(t *testing.T) {
 		c := b.kernel.connect(t)
 		q := askPair(t, alice, RoleClient, c.client, 100*time.Millisecond)
 		a := lent(t, q)
+		q.Ready()
 		tt.end(c, q)
-		fate := await(t, q)
+		fate := fateOf(t, q)
 		if !fate.Returned || fate.Socket < 0 || fate.Reason != tt.want {
 			t.Fatalf("%s: %+v, want the end back: %v", tt.name, fate, tt.want)
 		}
@@ -113,32 +139,138 @@ func TestPairs(t *testing.T) {
 }
 
 // TestPairsEnd has a client's conversation end before its server asks: the end that the agent has
-// is closed.
+// is closed, unless the client's program has the other one. Then the server gets it, or it is closed
+// with its time.
 func TestPairsEnd(t *testing.T) {
 	b := newBureau(t)
-	alice, bob := b.dial(t, 1, anyone), b.dial(t, 2, anyone)
-	c := b.kernel.connect(t)
-	a := lent(t, askPair(t, alice, RoleClient, c.client, MaxWait))
-	alice.Close()
-	var buf [1]byte
-	if n, err := unix.Read(a.Socket, buf[:]); n != 0 || err != nil {
-		t.Errorf("the end reads %d, %v; want the end of the stream", n, err)
+	bob := b.dial(t, 2, anyone)
+	for _, tt := range []struct {
+		name         string
+		ready, taken bool
+	}{{"not ready", false, false}, {"ready", true, true}, {"too late", true, false}} {
+		alice := b.dial(t, 1, anyone)
+		c := b.kernel.connect(t)
+		wait := MaxWait
+		if !tt.taken {
+			wait = 50 * time.Millisecond
+		}
+		q := askPair(t, alice, RoleClient, c.client, wait)
+		a := lent(t, q)
+		if tt.ready {
+			q.Ready()
+		}
+		alice.Close()
+		smctest.Eventually(t, patience, tt.name+": the client to leave", func() bool { return b.Status().Clients == 1 })
+		if tt.taken {
+			asks := askPair(t, bob, RoleServer, c.server, MaxWait)
+			o := await(t, asks)
+			if o.Socket < 0 {
+				t.Fatalf("%s: %+v, want the end", tt.name, o)
+			}
+			asks.Took()
+			areEnds(t, tt.name, a.Socket, o.Socket)
+			continue
+		}
+		var buf [1]byte
+		tv := unix.NsecToTimeval(patience.Nanoseconds())
+		unix.SetsockoptTimeval(a.Socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+		if n, err := unix.Read(a.Socket, buf[:]); n != 0 || err != nil {
+			t.Errorf("%s: the end reads %d, %v; want the end of the stream", tt.name, n, err)
+		}
+		wantRefused(t, tt.name, await(t, askPair(t, bob, RoleServer, c.server, time.Millisecond)), RefusedAlone)
 	}
-	wantRefused(t, "afterwards", await(t, askPair(t, bob, RoleServer, c.server, time.Millisecond)), RefusedAlone)
 	if b.table.held != 0 {
 		t.Errorf("%d ends held", b.table.held)
 	}
 }
 
-// TestPairsReturned closes the agent: the clients whose servers have not asked get the ends back.
+// wantTaken waits for the client to hear that its server has the other end.
+func wantTaken(t testing.TB, q *Question) {
+	t.Helper()
+	if fate := fateOf(t, q); !fate.Taken {
+		t.Errorf("the client hears %+v, want that its server has the other end", fate)
+	}
+}
+
+// TestPairsGivenBack has a server that cannot use its end: the client gets it back, unless it is
+// another descriptor. A server that ends has used it.
+func TestPairsGivenBack(t *testing.T) {
+	b := newBureau(t)
+	alice := b.dial(t, 1, anyone)
+	for _, tt := range []struct {
+		name string
+		end  func(bob *Client, asks *Question, o Answer)
+		back bool
+	}{
+		{"given back", func(_ *Client, asks *Question, o Answer) { asks.GiveBack(o.Socket) }, true},
+		{"another one", func(_ *Client, asks *Question, o Answer) { asks.GiveBack(0) }, false},
+		{"the server ends", func(bob *Client, _ *Question, _ Answer) { bob.Close() }, false},
+	} {
+		bob := b.dial(t, 2, anyone)
+		c := b.kernel.connect(t)
+		q := askPair(t, alice, RoleClient, c.client, MaxWait)
+		a := lent(t, q)
+		q.Ready()
+		asks := askPair(t, bob, RoleServer, c.server, MaxWait)
+		o := await(t, asks)
+		tt.end(bob, asks, o)
+		if !tt.back {
+			wantTaken(t, q)
+			continue
+		}
+		fate := fateOf(t, q)
+		if !fate.Returned || fate.Socket < 0 || fate.Reason != RefusedGivenBack {
+			t.Fatalf("%s: %+v, want the end", tt.name, fate)
+		}
+		areEnds(t, tt.name, a.Socket, fate.Socket)
+	}
+	b.table.mu.Lock()
+	defer b.table.mu.Unlock()
+	if len(b.table.given) != 0 || b.table.held != 0 {
+		t.Errorf("%d servers have ends, %d ends held", len(b.table.given), b.table.held)
+	}
+}
+
+// TestPairsBroke has a server whose user has asked too often: it gets its end if the client waits,
+// and a client that asks later is told.
+func TestPairsBroke(t *testing.T) {
+	b := newBureau(t)
+	alice := b.dial(t, 1, anyone)
+	poor := Identity{UID: 1001, Account: Account{User: 1001}, Limited: true}
+	bob := b.dial(t, 2, anyone, poor)
+	b.table.mu.Lock()
+	b.table.accounts[poor.Account].credit = -requestBurst / 2 // more than comes back in the test's time
+	b.table.mu.Unlock()
+	first, second := b.kernel.connect(t), b.kernel.connect(t)
+	q := askPair(t, alice, RoleClient, first.client, MaxWait)
+	lent(t, q)
+	q.Ready()
+	asks := askPair(t, bob, RoleServer, first.server, MaxWait)
+	if o := await(t, asks); o.Socket < 0 {
+		t.Errorf("the server hears %+v, want its end", o)
+	}
+	asks.Took()
+	wantTaken(t, q)
+	wantRefused(t, "before the client", await(t, askPair(t, bob, RoleServer, second.server, MaxWait)), RefusedBusy)
+	wantRefused(t, "the client", await(t, askPair(t, alice, RoleClient, second.client, MaxWait)), RefusedDeclined)
+}
+
+// TestPairsReturned closes the agent: the clients whose servers have not asked get the ends back,
+// and the others hear that their servers have them.
 func TestPairsReturned(t *testing.T) {
 	b := newBureau(t)
 	alice := b.dial(t, 1, anyone)
 	c := b.kernel.connect(t)
 	q := askPair(t, alice, RoleClient, c.client, MaxWait)
 	a := lent(t, q)
+	other := b.kernel.connect(t)
+	had := askPair(t, alice, RoleClient, other.client, MaxWait)
+	lent(t, had)
+	had.Ready()
+	await(t, askPair(t, b.dial(t, 2, anyone), RoleServer, other.server, MaxWait))
 	b.Close()
-	if fate := await(t, q); !fate.Returned || fate.Socket < 0 {
+	wantTaken(t, had)
+	if fate := fateOf(t, q); !fate.Returned || fate.Socket < 0 {
 		t.Errorf("%+v, want the end back", fate)
 	} else {
 		areEnds(t, "returned", a.Socket, fate.Socket)
@@ -160,8 +292,20 @@ func TestPairQuotas(t *testing.T) {
 	bob := b.dial(t, 2, anyone, Identity{UID: 1002, Account: Account{User: 1002}, Limited: true})
 	lent(t, askPair(t, bob, RoleClient, third.client, MaxWait))
 	q.Recall()
-	if fate := await(t, q); !fate.Returned {
+	if fate := fateOf(t, q); !fate.Returned {
 		t.Errorf("recalled: %+v", fate)
 	}
 	lent(t, askPair(t, alice, RoleClient, second.client, MaxWait))
+
+	b.table.mu.Lock()
+	b.table.accounts[greedy.Account].given = maxAccountWaiting // of its servers, which do not say that they have them
+	b.table.mu.Unlock()
+	fourth := b.kernel.connect(t)
+	q = askPair(t, bob, RoleClient, fourth.client, MaxWait)
+	lent(t, q)
+	q.Ready()
+	wantRefused(t, "a server with too many", await(t, askPair(t, alice, RoleServer, fourth.server, MaxWait)), RefusedBusy)
+	if fate := fateOf(t, q); !fate.Returned {
+		t.Errorf("its client: %+v", fate)
+	}
 }

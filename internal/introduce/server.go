@@ -56,7 +56,8 @@ type Server struct {
 
 // NewServer returns a server that nobody is connected to. The caller closes it.
 func NewServer(cfg Config) *Server {
-	s := &Server{cfg: cfg, log: cfg.Logger, table: newTable()}
+	s := &Server{cfg: cfg, log: cfg.Logger}
+	s.table = newTable(s)
 	rand.Read(s.instance[:8])
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -117,7 +118,13 @@ func (s *Server) take(c *net.UnixConn, who Identity, room *Room) {
 	s.wg.Go(func() {
 		s.serve(p)
 		dispose.Conn(c)
-		s.table.leave(p)
+		left, taken := s.table.leave(p)
+		for _, w := range left {
+			s.refuse(w.who, w.id, RefusedAlone)
+		}
+		for _, w := range taken {
+			s.tellTaken(w)
+		}
 	})
 }
 
@@ -158,7 +165,21 @@ var errKind = errors.New("introduce: unexpected message")
 
 // handle takes one message. After an error nothing more is heard of the process.
 func (s *Server) handle(c *client, m *Message, fd int) error {
+	switch m.Kind { // words that belong to questions, for which the process has spent something
+	case KindReady:
+		if s.ready(c, m.ID) {
+			return nil
+		}
+	case KindTaken, KindReturned:
+		if w := s.table.settle(c, m.ID); w != nil {
+			s.settled(c, w, m, fd)
+			return nil
+		}
+	}
 	if !s.table.spend(c) {
+		if m.Kind == KindAsk && m.Offer == offerPair && m.Role == RoleServer { // rule: TestPairsBroke
+			return s.ask(c, m, fd, true)
+		}
 		c.line.discard(fd)
 		if m.Kind == KindAsk {
 			return s.refuse(c, m.ID, RefusedBusy)
@@ -167,19 +188,23 @@ func (s *Server) handle(c *client, m *Message, fd int) error {
 	}
 	switch m.Kind {
 	case KindAsk:
-		return s.ask(c, m, fd)
+		return s.ask(c, m, fd, false)
 	case KindWithdraw:
 		if w := s.table.withdraw(c, m.ID); w != nil {
 			return s.refuseWaiting(w, RefusedAlone)
 		}
 		return nil // it was answered, and the answer is on its way
+	case KindReady, KindTaken, KindReturned: // too late
+		c.line.discard(fd)
+		return nil
 	}
 	c.line.discard(fd)
 	return errKind
 }
 
-// ask answers a question, at once or when the other end asks.
-func (s *Server) ask(c *client, m *Message, fd int) error {
+// ask answers a question, at once or when the other end asks. A server that is broke, as it has
+// asked too often, gets its end of a pair all the same if the client waits, who has paid for it.
+func (s *Server) ask(c *client, m *Message, fd int, broke bool) error {
 	s.asked.Add(1)
 	e, refused := prove(s.cfg.Verifier, fd, m.Role)
 	c.line.discard(fd) // or the connection would not end with its process
@@ -190,44 +215,47 @@ func (s *Server) ask(c *client, m *Message, fd int) error {
 		return s.refuse(c, m.ID, refused)
 	}
 	w := &waiting{who: c, id: m.ID, role: m.Role, end: e, offer: m.Offer, held: -1}
-	var hold func() bool
-	if m.Offer == offerPair && m.Role == RoleClient {
-		hold = func() bool { return s.lend(w) }
-	}
-	other, refused := s.table.match(w, m.Wait, func() { s.refuseWaiting(w, RefusedAlone) }, hold)
+	other, refused := s.table.match(w, m.Wait, broke)
 	switch {
+	case other != nil && refused != 0:
+		s.refuseWaiting(other, refused)
+		return s.refuse(c, m.ID, refused)
 	case refused != 0:
 		return s.refuse(c, m.ID, refused)
 	case other == nil:
 		return nil // it waits
+	case w.offer == offerPair:
+		return s.handOver(other, w, w)
 	}
 	return s.introduce(w, other)
 }
 
-// introduce answers the questions of both ends. The error is about the first one.
-func (s *Server) introduce(a, b *waiting) error {
-	both := func(why Refusal) error {
-		s.refuseWaiting(b, why)
-		return s.refuse(a.who, a.id, why) // it has not waited
-	}
+// fit says why two processes are not introduced; 0 if they are.
+func (s *Server) fit(a, b *waiting) Refusal {
 	if a.offer == offerNone || a.offer != b.offer { // rule: TestDecline
-		return both(RefusedDeclined)
+		return RefusedDeclined
 	}
 	// rule: TestUsers
 	if !a.who.users.Admits(&a.who.who, &b.who.who) || !b.who.users.Admits(&b.who.who, &a.who.who) ||
 		!s.cfg.Users.admitsBoth(&a.who.who, &b.who.who) {
-		return both(RefusedUsers)
+		return RefusedUsers
 	}
 	if a.who.line.unread() > maxUnread || b.who.line.unread() > maxUnread { // rule: TestUnreadIntroductions
-		return both(RefusedBusy)
+		return RefusedBusy
 	}
-	if a.offer == offerPair {
-		return s.introducePair(a, b)
-	}
+	return 0
+}
+
+// expired answers a question that has waited in vain.
+func (s *Server) expired(w *waiting) { s.refuseWaiting(w, RefusedAlone) }
+
+// introduce answers the questions of both ends. The error is about the first one.
+func (s *Server) introduce(a, b *waiting) error {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		s.log.Warn("introduction: no socket", "err", err)
-		return both(RefusedBusy)
+		s.refuse(b.who, b.id, RefusedBusy)
+		return s.refuse(a.who, a.id, RefusedBusy)
 	}
 	defer unix.Close(ends[0])
 	defer unix.Close(ends[1])
@@ -294,7 +322,10 @@ func (s *Server) Status() Counters {
 // Close ends all conversations, and waits for that, but not for descriptors whose close takes long.
 // Processes that were introduced go on.
 func (s *Server) Close() {
-	clients, holding := s.table.close()
+	clients, holding, taken := s.table.close()
+	for _, w := range taken {
+		s.tellTaken(w)
+	}
 	for _, w := range holding {
 		s.refuseWaiting(w, RefusedBusy) // rule: TestPairsReturned
 	}

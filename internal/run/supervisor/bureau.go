@@ -22,7 +22,7 @@ type bureau struct {
 	mu     sync.Mutex
 	over   bool
 	client *introduce.Client
-	failed time.Time // when no agent answered last
+	failed time.Time // when no agent answered last, or not in time
 	why    clc.Diagnosis
 }
 
@@ -31,6 +31,12 @@ type bureau struct {
 func (b *bureau) get(fd int) (*introduce.Client, clc.Diagnosis) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.over {
+		return nil, clc.DiagClosing
+	}
+	if !b.failed.IsZero() && time.Since(b.failed) < agentPause {
+		return nil, b.why
+	}
 	if b.client != nil {
 		select {
 		case <-b.client.Done():
@@ -38,12 +44,6 @@ func (b *bureau) get(fd int) (*introduce.Client, clc.Diagnosis) {
 		default:
 			return b.client, clc.DiagNone
 		}
-	}
-	if b.over {
-		return nil, clc.DiagClosing
-	}
-	if !b.failed.IsZero() && time.Since(b.failed) < agentPause {
-		return nil, b.why
 	}
 	b.why = clc.DiagNoAgent
 	for _, address := range addresses(fd) {
@@ -60,6 +60,13 @@ func (b *bureau) get(fd int) (*introduce.Client, clc.Diagnosis) {
 	}
 	b.failed = time.Now()
 	return nil, b.why
+}
+
+// slow notes that an agent has not answered in time: nobody asks it for a while.
+func (b *bureau) slow() {
+	b.mu.Lock()
+	b.failed, b.why = time.Now(), clc.DiagNoAgent
+	b.mu.Unlock()
 }
 
 // newGID is a name for the agent of a supervisor, which has no device.
@@ -105,6 +112,7 @@ var refusals = map[introduce.Refusal]clc.Diagnosis{
 	introduce.RefusedContested: clc.DiagNotAccepted,
 	introduce.RefusedOffer:     clc.DiagOldAgent,
 	introduce.RefusedDeclined:  clc.DiagRefused,
+	introduce.RefusedGivenBack: clc.DiagNotAccepted,
 }
 
 // reasonOf returns the reason for a refusal of the agent.

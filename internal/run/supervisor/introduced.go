@@ -22,29 +22,37 @@ import (
 //	 connect ------------------------- TCP, with tokens -------------------------> accept
 //	 Reach(TCP) --->  Ask(TCP) ------>  (pair)
 //	  <--- end  <---  Lent(end)                      <------ Ask(TCP) <---------- Meet(TCP)
-//	                  Taken  <--------               Introduced(end) ----> end -->
+//	                  Ready ---------->               Introduced(end) ----> end -->
+//	                  Taken  <-------- <------------- Taken
 //
-// connect does not wait for accept. The server waits for the client's question for a moment, and
-// for all clients that do not ask not longer than [patience] says. An end that the server does not
-// get is joined to TCP by the client's supervisor, which remembers the server's address for a
-// while.
+// The server gets its end after the client's program has got the other one, and the client's TCP
+// socket is kept until the server's program has its end: so both programs are in the pair, or both
+// ends find their way to TCP, however late an answer comes. connect does not wait for accept. The
+// server waits for the client's question for a moment, and for all clients that do not ask not
+// longer than [patience] says. An end that the server does not get is joined to TCP by the client's
+// supervisor, which remembers the server's address for a while.
 type introduced struct {
 	s       *supervisor
 	bureau  bureau
 	working sync.WaitGroup
-	slots   chan struct{} // has an entry for each connection that is being dealt with
+
+	// These have an entry for each connection that is being dealt with. Servers have their own: a
+	// client whose server cannot ask would wait in vain.
+	reaching, meeting chan struct{}
 
 	// These are guarded by the supervisor's lock.
 	patience patience
 	over     bool
+	busy     int          // connections that are being dealt with, or joined to TCP
 	servers  destinations // of our clients
 }
 
 func newIntroduced(s *supervisor) *introduced {
 	return &introduced{
-		s:      s,
-		bureau: bureau{users: introduce.Users{Mode: introduce.ModeAny}},
-		slots:  make(chan struct{}, maxIntroduced),
+		s:        s,
+		bureau:   bureau{users: introduce.Users{Mode: introduce.ModeAny}},
+		reaching: make(chan struct{}, maxIntroduced),
+		meeting:  make(chan struct{}, maxIntroduced),
 	}
 }
 
@@ -112,12 +120,14 @@ func (n *introduced) stop() {
 // begin takes a question of a program, with its TCP socket, to a goroutine. Copies of the
 // descriptors are made, as those of the caller are not its own. It reports false if that is not
 // possible.
-func (n *introduced) begin(t *broker.Talk, tcp int, do func(talk *broker.Talk, tcp int)) bool {
+func (n *introduced) begin(
+	t *broker.Talk, tcp int, slots chan struct{}, do func(talk *broker.Talk, tcp int),
+) bool {
 	if n.over || !proto.IsTCP(tcp) {
 		return false
 	}
 	select {
-	case n.slots <- struct{}{}:
+	case slots <- struct{}{}:
 	default:
 		return false
 	}
@@ -129,13 +139,13 @@ func (n *introduced) begin(t *broker.Talk, tcp int, do func(talk *broker.Talk, t
 	}
 	if len(copies) < 2 {
 		proto.CloseAll(copies)
-		<-n.slots
+		<-slots
 		return false
 	}
-	n.s.handing++ // we stay until it is over
+	n.busy++ // we stay until it is over
 	n.working.Go(func() {
 		do(&broker.Talk{FD: copies[0], PID: t.PID, Outside: t.Outside}, copies[1])
-		<-n.slots
+		<-slots
 		n.parted()
 	})
 	return true
@@ -144,11 +154,9 @@ func (n *introduced) begin(t *broker.Talk, tcp int, do func(talk *broker.Talk, t
 // parted notes that something is over for which the supervisor has stayed.
 func (n *introduced) parted() {
 	n.s.Mu.Lock()
-	defer n.s.Mu.Unlock()
-	n.s.handing--
-	if n.s.handing == 0 && n.s.programs != nil && n.s.programs.gone(time.Now()) {
-		n.s.Stop()
-	}
+	n.busy--
+	n.s.Mu.Unlock()
+	n.s.Relayed()
 }
 
 // meet answers a program that has accepted a connection with tokens.
@@ -158,25 +166,21 @@ func (n *introduced) meet(t *broker.Talk, m proto.Message, tcp int) {
 	if n.s.Policy().Listen.Refuses(m.Local) != "" { // rule: TestIntroducedPolicy
 		reason = clc.DiagNotAllowed
 	}
-	begun := n.begin(t, tcp, func(talk *broker.Talk, tcp int) {
+	begun := n.begin(t, tcp, n.meeting, func(talk *broker.Talk, tcp int) {
+		x := &meeting{n: n, talk: talk, tcp: tcp, m: m}
 		defer unix.Close(talk.FD)
-		end := -1
 		if reason == clc.DiagNone {
-			end, reason = n.await(m, tcp, wait)
+			reason = x.run(wait)
 		} else {
 			n.decline(introduce.RoleServer, tcp)
+			x.answer(-1)
 		}
-		if end < 0 {
-			talk.Reply(m.Kind, proto.StatusNo, -1)
-			dispose.Close(tcp)
+		if reason == clc.DiagNone {
+			n.s.record.claimed(m.Local, m.Peer, talk.PID)
+			broker.LingerNot(tcp)
+		} else {
 			n.s.record.stayed(m.Local, m.Peer, reason)
-			return
 		}
-		talk.Reply(m.Kind, proto.StatusOK, end)
-		dispose.Now(end)
-		n.s.record.claimed(m.Local, m.Peer, talk.PID)
-		talk.Reply(m.Kind, proto.StatusOK, -1) // our copy is closed now
-		broker.LingerNot(tcp)
 		dispose.Close(tcp)
 	})
 	if !begun {
@@ -185,36 +189,83 @@ func (n *introduced) meet(t *broker.Talk, m proto.Message, tcp int) {
 	}
 }
 
-// await asks the agent for the server's end of a connection. The caller closes it. Without one the
-// client is told, also one that asks later.
-func (n *introduced) await(m proto.Message, tcp int, wait time.Duration) (end int, reason clc.Diagnosis) {
-	client, why := n.bureau.get(tcp)
+// A meeting is a connection with tokens that one of our programs has accepted. Its goroutine alone
+// uses it.
+type meeting struct {
+	n    *introduced
+	talk *broker.Talk
+	tcp  int
+	m    proto.Message
+}
+
+// answer answers the program, with its end or -1 for TCP. It reports false if the program does not
+// wait for it any more.
+func (x *meeting) answer(end int) bool {
+	return x.talk.Reply(x.m.Kind, broker.OkOr(end >= 0, proto.StatusNo), end)
+}
+
+// run asks the agent for the program's end, and answers the program. Without an end the client is
+// told, also one that asks later.
+func (x *meeting) run(wait time.Duration) clc.Diagnosis {
+	n := x.n
+	client, why := n.bureau.get(x.tcp)
 	if client == nil {
-		return -1, why
+		x.answer(-1)
+		return why
 	}
 	begin := time.Now()
-	q, err := client.AskPair(introduce.RoleServer, uintptr(tcp), wait)
+	q, err := client.AskPair(introduce.RoleServer, uintptr(x.tcp), wait)
 	if err != nil {
-		return -1, clc.DiagNoAgent
+		x.answer(-1)
+		return clc.DiagNoAgent
 	}
-	a := <-q.Answer() // the agent bounds the wait; when it ends there is an answer, too
-	if a.Socket < 0 {
-		if a.Reason == introduce.RefusedAlone {
-			n.s.Mu.Lock()
-			n.patience.spend(time.Since(begin))
-			n.s.Mu.Unlock()
-			client.Decline(introduce.RoleServer, uintptr(tcp), introduce.MaxWait)
+	late := time.NewTimer(wait + answerTime)
+	defer late.Stop()
+	select {
+	case a := <-q.Answer():
+		if a.Socket >= 0 {
+			return x.take(q, a.Socket)
 		}
-		return -1, reasonOf(a.Reason)
+		x.answer(-1)
+		if a.Reason == introduce.RefusedAlone {
+			n.vain(time.Since(begin))
+			client.Decline(introduce.RoleServer, uintptr(x.tcp), introduce.MaxWait)
+		}
+		return reasonOf(a.Reason)
+	case <-late.C:
 	}
-	o := broker.Offer{
-		Server: m.Local, Client: m.Peer, End: a.Socket, Unique: cookieOf(a.Socket),
+	x.answer(-1)
+	n.vain(time.Since(begin))
+	n.bureau.slow()
+	if a := <-q.Answer(); a.Socket >= 0 { // the program is with TCP
+		q.GiveBack(a.Socket)
+		dispose.Close(a.Socket)
 	}
-	if !o.Bind(m.IPv6) {
-		dispose.Now(a.Socket)
-		return -1, clc.DiagBusy
+	return clc.DiagNoAgent
+}
+
+// take gives the program its end, which the agent gets back if that is not possible.
+func (x *meeting) take(q *introduce.Question, end int) clc.Diagnosis {
+	o := broker.Offer{Server: x.m.Local, Client: x.m.Peer, End: end, Unique: cookieOf(end)}
+	switch {
+	case !o.Bind(x.m.IPv6):
+		x.answer(-1)
+	case x.answer(end):
+		dispose.Now(end)
+		x.talk.Reply(x.m.Kind, proto.StatusOK, -1) // our copy is closed now
+		q.Took()
+		return clc.DiagNone
 	}
-	return a.Socket, clc.DiagNone
+	q.GiveBack(end)
+	dispose.Close(end)
+	return clc.DiagBusy
+}
+
+// vain notes that a server has waited for a client that has not asked.
+func (n *introduced) vain(waited time.Duration) {
+	n.s.Mu.Lock()
+	n.patience.spend(waited)
+	n.s.Mu.Unlock()
 }
 
 // decline has the agent tell the other end of a connection that it is TCP.

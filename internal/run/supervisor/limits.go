@@ -48,8 +48,8 @@ const (
 	// looks again.
 	followEvery = time.Second
 
-	// maxIntroduced bounds the connections with tokens that are being dealt with at a time. Each has up to
-	// five descriptors, and a goroutine.
+	// maxIntroduced bounds the connections with tokens that are being dealt with at a time, those
+	// of clients and those of servers. Each has up to five descriptors, and a goroutine.
 	maxIntroduced = 1024
 	// maxDestinations bounds the servers that are remembered, for knownAge if they have taken ends. Others
 	// are left alone for leastShunned at first, and mostShunned at last.
@@ -62,6 +62,10 @@ const (
 	// firstTime is how long a client waits whose server has not taken ends before: as a rule it hears by
 	// then whether this one does.
 	firstTime = 10 * time.Millisecond
+	// answerTime is how long the agent may take beyond the time that it is to wait for the other end.
+	// fateTime is how long a client's TCP socket is kept for a server that does not tell of its end.
+	answerTime = 250 * time.Millisecond
+	fateTime   = time.Minute
 	// partTime is how long a client's TCP socket is kept until the server has reset it.
 	partTime = 2 * time.Second
 	// meetTime is how long a server waits for one client's word at most, leastWait at least. All that wait

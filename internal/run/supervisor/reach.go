@@ -1,6 +1,8 @@
 package supervisor
 
 import (
+	"io"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,10 +19,14 @@ import (
 //
 //	event                         action
 //	Lent                          the client gets its end, at once if its server has taken ends before
-//	Taken, Introduced             the client gets its end
+//	Wanted                        the client gets its end
+//	the client has its end        the agent is told: the server may have the other one
+//	the client has gone           the end is asked back
+//	Taken                         the TCP connection is closed
 //	Refused                       TCP
 //	Returned                      TCP if the client has not got its end, else it is joined to TCP
 //	bytes, or an end, over TCP    the end is asked back: the server uses TCP
+//	no answer to the question     TCP; the end is asked back when it comes
 //	the agent ends                the ends are closed
 type reach struct {
 	n     *introduced
@@ -29,6 +35,7 @@ type reach struct {
 	m     proto.Message
 	end   int  // of the client, until it has got that; -1 else
 	given bool // the client has got it
+	stays bool // the client is with TCP, or has gone
 }
 
 // reach answers a program that has made a connection with tokens.
@@ -36,7 +43,7 @@ func (n *introduced) reach(t *broker.Talk, m proto.Message, tcp int) {
 	now := time.Now()
 	server := n.servers.of(m.Peer)
 	known, shunned := now.Sub(server.known) < knownAge, now.Before(server.shunned)
-	begun := n.begin(t, tcp, func(talk *broker.Talk, tcp int) {
+	begun := n.begin(t, tcp, n.reaching, func(talk *broker.Talk, tcp int) {
 		r := &reach{n: n, talk: talk, tcp: tcp, m: m, end: -1}
 		defer func() {
 			unix.Close(talk.FD)
@@ -61,6 +68,10 @@ func (n *introduced) reach(t *broker.Talk, m proto.Message, tcp int) {
 
 // refuse has the client stay with TCP.
 func (r *reach) refuse(why clc.Diagnosis) {
+	if r.stays {
+		return
+	}
+	r.stays = true
 	send(r.talk.FD, proto.Reply{Kind: r.m.Kind, Status: proto.StatusNo, Reason: why})
 	r.n.s.record.offered(r.m, r.talk.PID, why)
 }
@@ -69,11 +80,20 @@ func send(fd int, r proto.Reply) {
 	unix.Sendmsg(fd, r.Append(nil), nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// give gives the client its end.
-func (r *reach) give() {
-	r.talk.Reply(r.m.Kind, proto.StatusOK, r.end)
+// give gives the client its end, and tells the agent.
+func (r *reach) give(q *introduce.Question) {
+	if r.given || r.stays {
+		return
+	}
+	r.given = r.talk.Reply(r.m.Kind, proto.StatusOK, r.end)
 	dispose.Now(r.end)
-	r.end, r.given = -1, true
+	r.end = -1
+	if !r.given { // rule: TestReachGone
+		r.stays = true // or it has died
+		q.Recall()
+		return
+	}
+	q.Ready()
 	r.talk.Reply(r.m.Kind, proto.StatusOK, -1) // our copy is closed now
 	r.n.s.record.offered(r.m, r.talk.PID, clc.DiagNone)
 }
@@ -99,21 +119,29 @@ func (r *reach) run(known bool) {
 		r.refuse(clc.DiagNoAgent)
 		return
 	}
-	a := <-q.Answer() // at once
+	late := time.NewTimer(answerTime)
+	defer late.Stop()
+	var a introduce.Answer
+	select {
+	case a = <-q.Answer(): // at once
+	case <-late.C:
+		r.n.bureau.slow()
+		r.refuse(clc.DiagNoAgent)
+		q.Recall()
+		a = <-q.Answer()
+	}
 	if a.Socket < 0 {
 		r.refuse(reasonOf(a.Reason))
 		r.n.shun(r.m, a.Reason)
 		return
 	}
 	r.end = a.Socket
-	if !r.name() {
+	if !r.stays && !r.name() {
+		r.refuse(clc.DiagBusy)
 		q.Recall()
-	} else if known || !a.Lent {
-		r.give()
 	}
-	if !a.Lent {
-		r.taken()
-		return
+	if known {
+		r.give(q)
 	}
 	r.settle(q)
 }
@@ -123,31 +151,36 @@ func (r *reach) settle(q *introduce.Question) {
 	var speaks chan struct{}
 	stop := func() {}
 	defer func() { stop() }()
-	first := time.NewTimer(firstTime)
+	first, last := time.NewTimer(firstTime), time.NewTimer(fateTime)
 	defer first.Stop()
+	defer last.Stop()
 	for {
 		select {
 		case a := <-q.Answer():
+			if a.Wanted {
+				r.give(q)
+				continue
+			}
 			stop()
 			switch {
 			case a.Taken:
-				if !r.given {
-					r.give()
-				}
 				r.taken()
 			case a.Returned:
 				r.returned(&a)
-			case !r.given: // the agent has ended
-				r.refuse(clc.DiagNoAgent)
+			default: // the agent has ended
+				if !r.given {
+					r.refuse(clc.DiagNoAgent)
+				}
 			}
 			return
 		case <-speaks:
 			speaks = nil
 			q.Recall()
+		case <-last.C:
+			q.Withdraw()
+			return
 		case <-first.C:
-			if !r.given {
-				r.give() // connect does not wait for accept
-			}
+			r.give(q) // connect does not wait for accept
 			speaks = make(chan struct{})
 			stop = r.watch(speaks)
 		}
@@ -204,23 +237,26 @@ func (r *reach) returned(a *introduce.Answer) {
 	why := reasonOf(a.Reason)
 	r.n.shun(r.m, a.Reason)
 	if !r.given {
-		dispose.Now(a.Socket)
+		dispose.Close(a.Socket)
 		r.refuse(why)
 		return
 	}
 	r.n.s.record.stayed(r.m.Peer, r.m.Local, why)
-	r.n.joinLater(a.Socket, r.tcp)
+	r.n.joinLater(a.Socket, r.tcp, a.Reason == introduce.RefusedGivenBack)
 	r.tcp = -1
 }
 
 // joinLater joins an end to a TCP connection for as long as these last. The descriptors are its
-// own.
-func (n *introduced) joinLater(end, tcp int) {
+// own. Another user may have a copy of an end that is shared.
+func (n *introduced) joinLater(end, tcp int, shared bool) {
 	n.s.Mu.Lock()
-	n.s.handing++
+	n.busy++
 	n.s.Mu.Unlock()
 	go func() {
 		a, b := broker.Stream(end), broker.Stream(tcp)
+		if a != nil && shared {
+			a = carefully(a)
+		}
 		if a != nil && b != nil {
 			broker.Join(a, b)
 		} else {
@@ -228,6 +264,54 @@ func (n *introduced) joinLater(end, tcp int) {
 		}
 		n.parted()
 	}()
+}
+
+// A careful half does not wait in calls: somebody else may take O_NONBLOCK from its socket.
+type careful struct {
+	broker.Half
+	raw syscall.RawConn
+}
+
+// carefully makes a half careful, or closes it and returns nil.
+func carefully(h broker.Half) broker.Half {
+	if c, ok := h.(syscall.Conn); ok {
+		if raw, err := c.SyscallConn(); err == nil {
+			return careful{h, raw}
+		}
+	}
+	h.Close()
+	return nil
+}
+
+// Read implements [net.Conn].
+func (c careful) Read(b []byte) (n int, err error) {
+	done := c.raw.Read(func(fd uintptr) bool {
+		n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
+		return err != unix.EAGAIN
+	})
+	switch {
+	case done != nil:
+		return 0, done
+	case err == nil && n == 0:
+		return 0, io.EOF
+	}
+	return max(n, 0), err
+}
+
+// Write implements [net.Conn].
+func (c careful) Write(b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		sent := 0
+		done := c.raw.Write(func(fd uintptr) bool {
+			sent, err = unix.SendmsgN(int(fd), b[n:], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			return err != unix.EAGAIN
+		})
+		if done != nil {
+			return n, done
+		}
+		n += max(sent, 0)
+	}
+	return n, err
 }
 
 // shun remembers a server that does not take connections, so that the next ones are TCP at once.

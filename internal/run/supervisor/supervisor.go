@@ -29,7 +29,6 @@ type supervisor struct {
 	first     int             // process ID of the program that 'gosmc run' has become; older than the door
 	outsiders outsiders       // that came by the door
 	alone     bool            // all programs have ended; relays have not
-	handing   int             // connections with tokens, which end with us
 	record    record          // any goroutine may use it
 	control   *control.Server // nil if it could not be opened: then nobody is told of events here
 
@@ -178,6 +177,10 @@ func (s *supervisor) over(now time.Time) bool {
 		for number := range proto.Letterboxes {
 			s.readBox(number)
 		}
+	}
+	// rule: TestIntroducedOutlives
+	if s.introduced.busy > 0 {
+		return false
 	}
 	return len(s.Relays) == 0 && len(s.Held) == 0 // rule: TestRelayOutlives: len(s.Relays) == 0 && len(s.Held) == 0 -> true
 }

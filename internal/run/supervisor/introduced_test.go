@@ -1,0 +1,362 @@
+package supervisor
+
+import (
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/introduce"
+	"github.com/gosmc/smc/internal/run/broker"
+	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+// A toldAgent is an agent that is told of tokens, and that can be stopped.
+type toldAgent struct {
+	*introduce.Server
+	mu     sync.Mutex
+	next   uint64
+	tokens map[uint64][2]uint64
+	gate   sync.RWMutex // locked: it is stopped
+}
+
+// Tokens implements [introduce.Verifier].
+func (a *toldAgent) Tokens(fd int) (mine, theirs uint64, err error) {
+	a.gate.RLock()
+	defer a.gate.RUnlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t, ok := a.tokens[cookieOf(fd)]
+	if !ok {
+		return 0, 0, unix.ENOENT
+	}
+	return t[0], t[1], nil
+}
+
+// newTold returns two supervisors, of a client and of a server, with their agent.
+func newTold(t *testing.T) (a *toldAgent, client, server *supervisor) {
+	t.Helper()
+	a = &toldAgent{tokens: make(map[uint64][2]uint64)}
+	a.Server = introduce.NewServer(introduce.Config{
+		Verifier: a, Users: introduce.Users{Mode: introduce.ModeAny}, Overcommit: func() uint8 { return 1 },
+		Identify: func(*net.UnixConn) (introduce.Identity, error) {
+			return introduce.Identity{PID: int32(os.Getpid())}, nil
+		},
+	})
+	address := filepath.Join(t.TempDir(), "agent")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() { a.Serve(l, nil); close(served) }()
+	t.Cleanup(func() { l.Close(); <-served; a.Close() })
+	for _, s := range []**supervisor{&client, &server} {
+		*s = emptySupervisor(&followed{notify: -1, policy: &config.Policy{}})
+		n := (*s).introduced
+		if n.bureau.client, err = introduce.Dial(t.Context(), address, newGID(), n.bureau.users); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			n.s.Mu.Lock()
+			n.stop()
+			n.s.Mu.Unlock()
+		})
+	}
+	return a, client, server
+}
+
+// A toldLink is a connection with tokens.
+type toldLink struct {
+	client, server net.Conn
+	tcp            [2]int // of the client and of the server
+	m              [2]proto.Message
+}
+
+func (a *toldAgent) connect(t *testing.T) *toldLink {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var c toldLink
+	if c.client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if c.server, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	a.mu.Lock()
+	a.next += 2
+	for i, end := range []net.Conn{c.client, c.server} {
+		t.Cleanup(func() { end.Close() })
+		f, err := end.(*net.TCPConn).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		c.tcp[i] = int(f.Fd())
+		unix.SetNonblock(c.tcp[i], true) // which Fd has changed for both
+		c.m[i] = proto.Message{
+			Kind:  []proto.Kind{proto.KindReach, proto.KindMeet}[i],
+			Local: end.LocalAddr().(*net.TCPAddr).AddrPort(), Peer: end.RemoteAddr().(*net.TCPAddr).AddrPort(),
+		}
+		a.tokens[cookieOf(c.tcp[i])] = [2]uint64{a.next + uint64(i), a.next + 1 - uint64(i)}
+	}
+	a.mu.Unlock()
+	return &c
+}
+
+// ask asks a supervisor as a program does, and returns the program's socket.
+func (c *toldLink) ask(t *testing.T, s *supervisor, end int, gone bool) int {
+	t.Helper()
+	talk, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gone {
+		unix.Close(talk[1])
+		talk[1] = -1
+	} else {
+		t.Cleanup(func() { unix.Close(talk[1]) })
+	}
+	s.Mu.Lock()
+	from := &broker.Talk{FD: talk[0]}
+	if end == 0 {
+		s.introduced.reach(from, c.m[end], c.tcp[end])
+	} else {
+		s.introduced.meet(from, c.m[end], c.tcp[end])
+	}
+	s.Mu.Unlock()
+	unix.Close(talk[0])
+	return talk[1]
+}
+
+// answered waits for the answer to a program: its end, -1 for TCP.
+func answered(t *testing.T, sock int) (end int) {
+	t.Helper()
+	var b, oob [64]byte
+	tv := unix.NsecToTimeval((20 * time.Second).Nanoseconds())
+	unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+	n, oobn, _, _, err := unix.Recvmsg(sock, b[:], oob[:], unix.MSG_CMSG_CLOEXEC)
+	if err != nil || n == 0 {
+		t.Fatalf("no answer: %d, %v", n, err)
+	}
+	controls, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(controls) == 0 {
+		return -1
+	}
+	fds, err := unix.ParseUnixRights(&controls[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fds[0]) })
+	return fds[0]
+}
+
+// carries writes at a client's end of a pair, and reads at the server's TCP socket, and the other
+// way round.
+func (c *toldLink) carries(t *testing.T, end int) {
+	t.Helper()
+	tv := unix.NsecToTimeval((20 * time.Second).Nanoseconds())
+	unix.SetsockoptTimeval(end, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+	if _, err := unix.Write(end, []byte("to")); err != nil {
+		t.Fatal(err)
+	}
+	var b [4]byte
+	c.server.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadFull(c.server, b[:2]); err != nil || string(b[:2]) != "to" {
+		t.Fatalf("the server reads %q, %v", b[:2], err)
+	}
+	if _, err := c.server.Write([]byte("fro")); err != nil {
+		t.Fatal(err)
+	}
+	for got := 0; got < 3; {
+		n, err := unix.Read(end, b[got:3])
+		if err != nil || n == 0 {
+			t.Fatalf("the client reads %d, %v", n, err)
+		}
+		got += n
+	}
+	if string(b[:3]) != "fro" {
+		t.Errorf("the client reads %q", b[:3])
+	}
+}
+
+// TestReachGone has a client that waits for its end no more when it comes, and is with TCP. The
+// server does not get the other one, though it waits for it.
+func TestReachGone(t *testing.T) {
+	a, client, server := newTold(t)
+	for _, known := range []bool{false, true} {
+		c := a.connect(t)
+		if known {
+			client.introduced.servers.took(c.m[0].Peer, time.Now())
+		}
+		accepts := c.ask(t, server, 1, false)
+		c.ask(t, client, 0, true)
+		if end := answered(t, accepts); end >= 0 {
+			t.Errorf("known %v: the server gets an end", known)
+		}
+		if _, err := c.client.Write([]byte("x")); err != nil {
+			t.Error(err)
+		}
+		var b [1]byte
+		if _, err := io.ReadFull(c.server, b[:]); err != nil {
+			t.Errorf("known %v: over TCP: %v", known, err)
+		}
+	}
+}
+
+// TestMeetGone has a server that waits for its end no more when it comes, and is with TCP. The
+// client, which has the other one, is joined to that.
+func TestMeetGone(t *testing.T) {
+	a, client, server := newTold(t)
+	c := a.connect(t)
+	end := answered(t, c.ask(t, client, 0, false))
+	if end < 0 {
+		t.Fatal("the client has no end")
+	}
+	c.ask(t, server, 1, true)
+	c.carries(t, end)
+}
+
+// TestAgentStopped has an agent that stops between any two of its steps, and goes on: whoever has
+// asked it goes on with TCP, and all bytes arrive.
+func TestAgentStopped(t *testing.T) {
+	a, client, server := newTold(t)
+
+	c := a.connect(t)
+	a.gate.Lock()
+	if end := answered(t, c.ask(t, client, 0, false)); end >= 0 {
+		t.Fatal("the client has an end of an agent that is stopped")
+	}
+	again := a.connect(t)
+	if end := answered(t, again.ask(t, client, 0, false)); end >= 0 {
+		t.Fatal("and the next one")
+	}
+	accepts := c.ask(t, server, 1, false)
+	if end := answered(t, accepts); end >= 0 {
+		t.Fatal("the server has one")
+	}
+	a.gate.Unlock()
+	if _, err := c.client.Write([]byte("x")); err != nil {
+		t.Error(err)
+	}
+	var b [1]byte
+	if _, err := io.ReadFull(c.server, b[:]); err != nil {
+		t.Errorf("over TCP: %v", err)
+	}
+
+	a, client, server = newTold(t)
+	c = a.connect(t)
+	end := answered(t, c.ask(t, client, 0, false))
+	if end < 0 {
+		t.Fatal("the client has no end")
+	}
+	a.gate.Lock()
+	accepts = c.ask(t, server, 1, false)
+	if end := answered(t, accepts); end >= 0 {
+		t.Fatal("the server has an end of an agent that is stopped")
+	}
+	a.gate.Unlock()
+	c.carries(t, end)
+}
+
+// TestCareful has another process take O_NONBLOCK from an end that is joined to TCP: the relay
+// goes on in both directions.
+func TestCareful(t *testing.T) {
+	a, _, _ := newTold(t)
+	c := a.connect(t)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	copied, err := unix.Dup(pair[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(copied)
+	h := carefully(broker.Stream(pair[1]))
+	if h == nil {
+		t.Fatal("no half")
+	}
+	if err := unix.SetNonblock(copied, false); err != nil {
+		t.Fatal(err)
+	}
+	h.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+	read := make(chan error, 1)
+	go func() {
+		var b [4]byte
+		_, err := h.Read(b[:])
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		if !os.IsTimeout(err) {
+			t.Errorf("reading nothing: %v, want that its time is over", err)
+		}
+	case <-time.After(20 * time.Second):
+		unix.Shutdown(pair[0], unix.SHUT_RDWR) // the call waits
+		t.Fatal("reading nothing waits")
+	}
+	h.SetReadDeadline(time.Time{})
+	go broker.Join(h, streamOf(t, c.tcp[0]))
+	c.carries(t, pair[0])
+}
+
+func streamOf(t *testing.T, fd int) broker.Half {
+	t.Helper()
+	copied, err := unix.Dup(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return broker.Stream(copied)
+}
+
+// TestIntroducedOutlives has all programs end while a connection with tokens is being dealt with:
+// the supervisor stays as long.
+func TestIntroducedOutlives(t *testing.T) {
+	dir, err := os.MkdirTemp("", "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	program := exec.Command("sleep", "1000")
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSupervisor(dir, program.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	s.introduced.busy = 1
+	done := make(chan error, 1)
+	go func() { done <- s.serve() }()
+	program.Process.Kill()
+	program.Wait()
+	smctest.Eventually(t, 20*time.Second, "the supervisor to see that its program has ended", func() bool {
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
+		return s.alone
+	})
+	select {
+	case err := <-done:
+		t.Fatalf("the supervisor has ended: %v", err)
+	case <-time.After(20 * time.Millisecond): // shorter waits find less, and no wait fails without reason
+	}
+	s.introduced.parted()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
