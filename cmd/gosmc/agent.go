@@ -142,7 +142,7 @@ func (f *agentFlags) serve(cmd *cobra.Command) error {
 	}
 	return agent.Serve(ctx, agent.Config{
 		Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPairing: f.noPairing || f.noIntroduce, NoPort: f.noPort, Policy: policy, Logger: logger,
-		NoIntroduce: f.noIntroduce, Introduce: users,
+		NoIntroduce: f.noIntroduce, Introduce: users, Keeper: []string{"/proc/self/exe", agent.KeeperVerb},
 	})
 }
 

@@ -41,6 +41,7 @@ type Config struct {
 
 	NoIntroduce bool             // do not introduce processes to each other
 	Introduce   *introduce.Users // that are introduced to other users; nil for all
+	Keeper      []string         // command that calls [Keep]; empty for none
 
 	Logger *slog.Logger // nil for none
 

@@ -28,7 +28,7 @@ import (
 )
 
 // programs are the programs of child processes.
-var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs, "silent": silent, "crowd": crowd, "addresses": addresses, "leave": leave}
+var programs = map[string]func(*smctest.Parent){"device": device, "claim": claimAs, "silent": silent, "crowd": crowd, "addresses": addresses, "leave": leave, "keeper": keeper}
 
 const (
 	half   = 1 << 20 // the memory to write from, before the memory to write to

@@ -31,6 +31,7 @@ type introducer struct {
 	pace    pace // of the goroutine that reads reports
 	wg      sync.WaitGroup
 	stop    chan struct{}
+	given   chan struct{} // closed when the server has ended
 
 	mu     sync.Mutex
 	closed bool
@@ -62,7 +63,7 @@ func newIntroducer(cfg *Config, own uint64, kernel *bpf.Pairing, log *slog.Logge
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	i := &introducer{
-		kernel: kernel, log: log, own: own, stop: make(chan struct{}), rooms: make(map[uint64]*room),
+		kernel: kernel, log: log, own: own, stop: make(chan struct{}), given: make(chan struct{}), rooms: make(map[uint64]*room),
 		period: cfg.lookPeriod,
 	}
 	if i.period == 0 {
@@ -82,6 +83,9 @@ func newIntroducer(cfg *Config, own uint64, kernel *bpf.Pairing, log *slog.Logge
 	if i.reports, err = kernel.Reports(); err != nil {
 		i.server.Close()
 		return nil, err
+	}
+	if err := i.keep(cfg.Keeper); err != nil {
+		log.Warn("introduction: without a keeper, if the agent is killed connections end", "err", err)
 	}
 	i.reopen()
 	i.wg.Go(i.listenToKernel)
@@ -265,6 +269,7 @@ func (i *introducer) close() {
 	}
 	i.mu.Unlock()
 	i.server.Close()
+	close(i.given)
 	i.wg.Wait()
 }
 

@@ -38,5 +38,7 @@ const (
 	// maxThreadNamespaces are different ones of these threads: each look takes a thread of the agent's.
 	maxThreadNamespaces = 16
 
+	keeperPause = 100 * time.Millisecond // before a keeper that has ended is started again
+
 	acceptPause = 50 * time.Millisecond // after a passing shortage, such as of descriptors
 )

@@ -18,9 +18,7 @@ var mallory = Identity{UID: 1009, Account: Account{User: 1009}, Limited: true}
 // rude connects as mallory and says Hello, but has no [Client] that reads the answers.
 func (b *bureau) rude(t testing.TB) *net.UnixConn {
 	t.Helper()
-	b.kernel.mu.Lock()
-	b.kernel.who = []Identity{mallory}
-	b.kernel.mu.Unlock()
+	b.kernel.willSee(mallory)
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: b.address})
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +102,7 @@ func TestConnectAgain(t *testing.T) {
 	b.table.mu.Unlock()
 	c.Close()
 	smctest.Eventually(t, patience, "the end", func() bool { return b.Status().Clients == 0 })
-	b.kernel.who = []Identity{mallory}
+	b.kernel.willSee(mallory)
 	if _, err := Dial(t.Context(), b.address, gidOf(3), anyone); err == nil {
 		t.Error("a process is let in whose user is over its quota")
 	}
@@ -168,7 +166,7 @@ func TestSlowClose(t *testing.T) {
 	if n := b.Status().Asked; n > 1 {
 		t.Errorf("%d questions were heard", n)
 	}
-	b.kernel.who = []Identity{mallory}
+	b.kernel.willSee(mallory)
 	if _, err := Dial(t.Context(), b.address, gidOf(3), anyone); err == nil {
 		t.Error("a process is let in")
 	}

@@ -23,6 +23,9 @@ const (
 	// roomPause is between two attempts to tell an agent something that it has to know.
 	roomPause = 5 * time.Millisecond
 
+	// returnTime is how long a keeper waits for a client that does not read.
+	returnTime = time.Second
+
 	// requestRate is how many messages of one account an agent serves in a second, and
 	// requestBurst how many may come at once. Processes that know each other ask no more, so most
 	// programs need one for each peer.

@@ -24,7 +24,7 @@ import (
 // the other one (Ready), and the client hears of that when the server's program has it (Taken):
 // whatever else happens, and however late, both programs stay with TCP, or the client gets the end
 // back ([Answer.Returned]) and joins it to TCP. The agent's table alone decides which. An agent
-// that is closed gives all ends back; one that is killed takes those with it that it holds.
+// that is closed gives all ends back; for one that is killed its keeper does ([Keep]).
 
 // AskPair is [Client.Ask] for a pair. The client's question has these answers: [Answer.Lent],
 // unless it is refused at once; [Answer.Wanted], if the server waits before [Question.Ready]; and
@@ -85,11 +85,18 @@ func (s *Server) lend(w *waiting) bool {
 		return false
 	}
 	defer unix.Close(ends[0])
-	if w.who.line.send(&Message{Kind: KindLent, ID: w.id}, ends[0]) != nil {
-		unix.Close(ends[1])
+	w.held = ends[1]
+	// Before the client can write into its end.
+	if err := s.strongroom.put(w); err != nil { // rule: TestAgentKilled
+		s.log.Warn("introduction: an end of a pair cannot be kept", "err", err)
+		w.close()
 		return false
 	}
-	w.held = ends[1]
+	if w.who.line.send(&Message{Kind: KindLent, ID: w.id}, ends[0]) != nil {
+		s.unkeep(w)
+		w.close()
+		return false
+	}
 	w.cookie, _ = unix.GetsockoptUint64(ends[1], unix.SOL_SOCKET, unix.SO_COOKIE)
 	return true
 }
@@ -144,11 +151,16 @@ func newPair() (ends [2]int, err error) {
 // handOver gives the server's end of a pair to the server. The error is about the one of the two
 // that is asker.
 func (s *Server) handOver(client, server, asker *waiting) error {
-	told := tell(server, client, [16]byte{}, client.held)
+	// The server's word about its end may be here before tell returns.
+	end, copied := client.held, client.safe
+	client.held, client.safe, client.other = -1, nil, nil
+	told := tell(server, client, [16]byte{}, end)
 	if told == nil {
-		dispose.Now(client.held) // the server has a copy
-		client.held = -1
+		s.strongroom.empty(copied)
+		dispose.Now(end) // the server has a copy
 		s.introduced.Add(1)
+	} else {
+		client.held, client.safe = end, copied
 	}
 	switch left := s.table.handed(client, server, told == nil); {
 	case told != nil:
@@ -175,6 +187,7 @@ func (s *Server) refuseWaiting(w *waiting, why Refusal) error {
 	}
 	s.count(why)
 	err := w.who.line.send(&Message{Kind: KindReturned, ID: w.id, Reason: why}, w.held)
+	s.unkeep(w)
 	w.close()
 	if err != nil {
 		s.drop(w.who, err)

@@ -133,8 +133,8 @@ func TestPairs(t *testing.T) {
 	bob.Decline(RoleServer, c.server.Fd(), MaxWait)
 	smctest.Eventually(t, patience, "the server's word", func() bool { return b.Status().Waiting == 1 })
 	wantRefused(t, "declined before", await(t, askPair(t, alice, RoleClient, c.client, MaxWait)), RefusedDeclined)
-	if n := b.Status(); n.Introduced != 2 || n.Waiting != 0 || b.table.held != 0 {
-		t.Errorf("status %+v, %d ends held", n, b.table.held)
+	if n := b.Status(); n.Introduced != 2 || n.Waiting != 0 || b.held() != 0 {
+		t.Errorf("status %+v, %d ends held", n, b.held())
 	}
 }
 
@@ -179,8 +179,8 @@ func TestPairsEnd(t *testing.T) {
 		}
 		wantRefused(t, tt.name, await(t, askPair(t, bob, RoleServer, c.server, time.Millisecond)), RefusedAlone)
 	}
-	if b.table.held != 0 {
-		t.Errorf("%d ends held", b.table.held)
+	if n := b.held(); n != 0 {
+		t.Errorf("%d ends held", n)
 	}
 }
 
@@ -197,13 +197,20 @@ func wantTaken(t testing.TB, q *Question) {
 func TestPairsGivenBack(t *testing.T) {
 	b := newBureau(t)
 	alice := b.dial(t, 1, anyone)
+	other := b.kernel.connect(t)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
 	for _, tt := range []struct {
 		name string
 		end  func(bob *Client, asks *Question, o Answer)
 		back bool
 	}{
 		{"given back", func(_ *Client, asks *Question, o Answer) { asks.GiveBack(o.Socket) }, true},
-		{"another one", func(_ *Client, asks *Question, o Answer) { asks.GiveBack(0) }, false},
+		{"another socket", func(_ *Client, asks *Question, _ Answer) { asks.GiveBack(int(other.client.Fd())) }, false},
+		{"no socket", func(_ *Client, asks *Question, _ Answer) { asks.GiveBack(int(null.Fd())) }, false},
 		{"the server ends", func(bob *Client, _ *Question, _ Answer) { bob.Close() }, false},
 	} {
 		bob := b.dial(t, 2, anyone)

@@ -48,6 +48,8 @@ type Server struct {
 	table *table
 	wg    sync.WaitGroup
 
+	strongroom strongroom // copies of the ends of pairs
+
 	instance [16]byte      // random, in its first half
 	numbers  atomic.Uint64 // of processes so far
 
@@ -117,6 +119,7 @@ func (s *Server) take(c *net.UnixConn, who Identity, room *Room) {
 	l.quota = &p.account.closing
 	s.wg.Go(func() {
 		s.serve(p)
+		s.table.unkeep(p)
 		dispose.Conn(c)
 		left, taken := s.table.leave(p)
 		for _, w := range left {
@@ -339,6 +342,7 @@ func (s *Server) Close() {
 	}()
 	select {
 	case <-ended:
+		s.strongroom.close()
 	case <-time.After(closeTime):
 	}
 }

@@ -59,6 +59,13 @@ func (k *fakeKernel) identify(*net.UnixConn) (Identity, error) {
 	return who, nil
 }
 
+// willSee has the next processes that connect be of these users.
+func (k *fakeKernel) willSee(who ...Identity) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.who = who
+}
+
 // A connection is a TCP connection with tokens at both ends.
 type connection struct{ client, server *os.File }
 
@@ -131,15 +138,20 @@ func newBureau(t testing.TB, change ...func(*Config)) *bureau {
 // dial connects as a process of a user.
 func (b *bureau) dial(t testing.TB, gid byte, users Users, who ...Identity) *Client {
 	t.Helper()
-	b.kernel.mu.Lock()
-	b.kernel.who = who
-	b.kernel.mu.Unlock()
+	b.kernel.willSee(who...)
 	c, err := Dial(t.Context(), b.address, gidOf(gid), users)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// held returns how many ends of pairs the server holds.
+func (b *bureau) held() int {
+	b.table.mu.Lock()
+	defer b.table.mu.Unlock()
+	return b.table.held
 }
 
 func ask(t testing.TB, c *Client, role Role, f *os.File) *Question {
@@ -306,7 +318,9 @@ func TestProofs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.kernel.mu.Lock()
 	b.kernel.tokens[cookieOf(int(self.Fd()))] = [2]uint64{99, 99}
+	b.kernel.mu.Unlock()
 	memory := file(unix.MemfdCreate("proof", 0))
 	for _, tt := range []struct {
 		name string
@@ -324,7 +338,9 @@ func TestProofs(t *testing.T) {
 		wantRefused(t, tt.name, await(t, ask(t, c, RoleClient, tt.f)), tt.want)
 	}
 	plain := b.kernel.connect(t)
+	b.kernel.mu.Lock()
 	delete(b.kernel.tokens, cookieOf(int(plain.client.Fd())))
+	b.kernel.mu.Unlock()
 	wantRefused(t, "without tokens", await(t, ask(t, c, RoleClient, plain.client)), RefusedToken)
 }
 
@@ -450,7 +466,7 @@ func TestQuotas(t *testing.T) {
 	b.table.mu.Lock()
 	hersAccount.clients += maxAccountClients - len(hers)
 	b.table.mu.Unlock()
-	b.kernel.who = []Identity{eve}
+	b.kernel.willSee(eve)
 	if _, err := Dial(t.Context(), b.address, gidOf(3), anyone); err == nil {
 		t.Error("a process too many is let in")
 	}

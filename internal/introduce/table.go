@@ -14,7 +14,8 @@ type waiting struct {
 	end    end
 	offer  uint8
 	expiry *time.Timer
-	held   int // the server's end of a pair, of which the client has the other one; -1: none. Owned
+	held   int   // the server's end of a pair, of which the client has the other one; -1: none. Owned
+	safe   *safe // with a copy of held; nil: none. Of the goroutine that has taken the question out
 
 	// These are about pairs, and guarded by the table's lock.
 	cookie  uint64   // of the server's end
@@ -44,6 +45,7 @@ type table struct {
 // rules are called with the table's lock, except for expired. They do not wait.
 type rules interface {
 	fit(a, b *waiting) Refusal // why two questions do not go together
+	unkeep(client *waiting)    // throws the copy of its end away
 	lend(client *waiting) bool // makes a pair for a client, who gets its end, and keeps the other one
 	want(client *waiting)      // tells a client that its server waits
 	expired(w *waiting)        // the question has waited in vain, and was taken out
@@ -123,6 +125,16 @@ func (t *table) leave(c *client) (left, taken []*waiting) {
 	t.clients--
 	c.account.clients--
 	return left, taken
+}
+
+// unkeep throws the copies of the ends of a process away, whose conversation is about to end: nobody could be
+// given them back.
+func (t *table) unkeep(c *client) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range t.byClient[c] {
+		t.rules.unkeep(w)
+	}
 }
 
 // sweepLocked forgets accounts without processes, of which there is nothing to remember.

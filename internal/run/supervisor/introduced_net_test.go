@@ -24,7 +24,7 @@ import (
 )
 
 func init() {
-	smctest.RunChild(map[string]func(*smctest.Parent){"run-pod": childPod})
+	smctest.RunChild(map[string]func(*smctest.Parent){"run-pod": childPod, "run-told": childTold})
 }
 
 // Users of these tests.

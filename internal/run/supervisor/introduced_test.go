@@ -1,12 +1,14 @@
 package supervisor
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +25,6 @@ import (
 type toldAgent struct {
 	*introduce.Server
 	mu     sync.Mutex
-	next   uint64
 	tokens map[uint64][2]uint64
 	gate   sync.RWMutex // locked: it is stopped
 }
@@ -44,14 +45,8 @@ func (a *toldAgent) Tokens(fd int) (mine, theirs uint64, err error) {
 // newTold returns two supervisors, of a client and of a server, with their agent.
 func newTold(t *testing.T) (a *toldAgent, client, server *supervisor) {
 	t.Helper()
-	a = &toldAgent{tokens: make(map[uint64][2]uint64)}
-	a.Server = introduce.NewServer(introduce.Config{
-		Verifier: a, Users: introduce.Users{Mode: introduce.ModeAny}, Overcommit: func() uint8 { return 1 },
-		Identify: func(*net.UnixConn) (introduce.Identity, error) {
-			return introduce.Identity{PID: int32(os.Getpid())}, nil
-		},
-	})
 	address := filepath.Join(t.TempDir(), "agent")
+	a = newToldAgent()
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: address})
 	if err != nil {
 		t.Fatal(err)
@@ -59,6 +54,25 @@ func newTold(t *testing.T) (a *toldAgent, client, server *supervisor) {
 	served := make(chan struct{})
 	go func() { a.Serve(l, nil); close(served) }()
 	t.Cleanup(func() { l.Close(); <-served; a.Close() })
+	client, server = dialTold(t, address)
+	return a, client, server
+}
+
+func newToldAgent() *toldAgent {
+	a := &toldAgent{tokens: make(map[uint64][2]uint64)}
+	a.Server = introduce.NewServer(introduce.Config{
+		Verifier: a, Users: introduce.Users{Mode: introduce.ModeAny}, Overcommit: func() uint8 { return 1 },
+		Identify: func(*net.UnixConn) (introduce.Identity, error) {
+			return introduce.Identity{PID: int32(os.Getpid())}, nil
+		},
+	})
+	return a
+}
+
+// dialTold has two supervisors connect to an agent.
+func dialTold(t *testing.T, address string) (client, server *supervisor) {
+	t.Helper()
+	var err error
 	for _, s := range []**supervisor{&client, &server} {
 		*s = emptySupervisor(&followed{notify: -1, policy: &config.Policy{}})
 		n := (*s).introduced
@@ -71,7 +85,78 @@ func newTold(t *testing.T) (a *toldAgent, client, server *supervisor) {
 			n.s.Mu.Unlock()
 		})
 	}
-	return a, client, server
+	return client, server
+}
+
+// childTold is an agent of its own, at its first argument, whose keeper is in the test's process.
+func childTold(p *smctest.Parent) {
+	a := newToldAgent()
+	a.KeepWith(os.NewFile(3, "keeper"))
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: p.Args[0]})
+	p.Check(err)
+	go a.Serve(l, nil)
+	p.Say("serves")
+	for {
+		var cookie, number uint64
+		var end int
+		_, err := fmt.Sscan(p.Hear(), &cookie, &end, &number)
+		p.Check(err)
+		a.pair(cookie, end, number)
+		p.Say("told")
+	}
+}
+
+// TestAgentKilled kills the agent before the server asks, while it waits for the client's word, and when it has its
+// end: no byte is lost, and each program is in the pair, or both ends are TCP. internal/introduce kills it between any two steps.
+func TestAgentKilled(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := os.NewFile(uintptr(fds[0]), "agent")
+	address := filepath.Join(t.TempDir(), "agent")
+	p := smctest.StartWith(t, []*os.File{own}, "run-told", address)
+	own.Close()
+	kept := make(chan error, 1)
+	go func() { kept <- introduce.Keep(os.NewFile(uintptr(fds[1]), "keeper")) }()
+	p.Hear("serves")
+	client, server := dialTold(t, address)
+	connect := func() *toldLink {
+		c := newLink(t)
+		for i, fd := range c.tcp {
+			p.Say("%d %d %d", cookieOf(fd), i, c.number)
+			p.Hear("told")
+		}
+		return c
+	}
+	moved := connect()
+	there := answered(t, moved.ask(t, client, 0, false))
+	here := answered(t, moved.ask(t, server, 1, false))
+	if there < 0 || here < 0 {
+		t.Fatalf("the client has %d, the server %d, want ends", there, here)
+	}
+	early, waits := connect(), connect()
+	end := answered(t, early.ask(t, client, 0, false))
+	if end < 0 {
+		t.Fatal("the client has no end")
+	}
+	accepts := waits.ask(t, server, 1, false) // whose client does not ask
+	p.Kill()
+	if err := <-kept; err != nil {
+		t.Error(err)
+	}
+	early.carries(t, end)
+	if end := answered(t, accepts); end >= 0 {
+		t.Error("the server has an end of an agent that is dead")
+	}
+	unix.Write(there, []byte("word"))
+	var b [8]byte
+	if n, err := unix.Read(here, b[:]); err != nil || string(b[:n]) != "word" {
+		t.Errorf("the server that has its end reads %q, %v", b[:n], err)
+	}
+	if end := answered(t, newLink(t).ask(t, server, 1, false)); end >= 0 {
+		t.Error("a server has an end without an agent")
+	}
 }
 
 // A toldLink is a connection with tokens.
@@ -79,24 +164,42 @@ type toldLink struct {
 	client, server net.Conn
 	tcp            [2]int // of the client and of the server
 	m              [2]proto.Message
+	number         uint64 // of the tokens
 }
 
 func (a *toldAgent) connect(t *testing.T) *toldLink {
+	t.Helper()
+	c := newLink(t)
+	for i, fd := range c.tcp {
+		a.pair(cookieOf(fd), i, c.number)
+	}
+	return c
+}
+
+// pair gives a socket its tokens.
+func (a *toldAgent) pair(cookie uint64, end int, number uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tokens[cookie] = [2]uint64{number + uint64(end), number + 1 - uint64(end)}
+}
+
+// links counts connections: two tokens for each.
+var links atomic.Uint64
+
+func newLink(t *testing.T) *toldLink {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	var c toldLink
+	c := toldLink{number: links.Add(2)}
 	if c.client, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
 	if c.server, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	a.mu.Lock()
-	a.next += 2
 	for i, end := range []net.Conn{c.client, c.server} {
 		t.Cleanup(func() { end.Close() })
 		f, err := end.(*net.TCPConn).File()
@@ -110,9 +213,7 @@ func (a *toldAgent) connect(t *testing.T) *toldLink {
 			Kind:  []proto.Kind{proto.KindReach, proto.KindMeet}[i],
 			Local: end.LocalAddr().(*net.TCPAddr).AddrPort(), Peer: end.RemoteAddr().(*net.TCPAddr).AddrPort(),
 		}
-		a.tokens[cookieOf(c.tcp[i])] = [2]uint64{a.next + uint64(i), a.next + 1 - uint64(i)}
 	}
-	a.mu.Unlock()
 	return &c
 }
 
@@ -148,6 +249,9 @@ func answered(t *testing.T, sock int) (end int) {
 	tv := unix.NsecToTimeval((20 * time.Second).Nanoseconds())
 	unix.SetsockoptTimeval(sock, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
 	n, oobn, _, _, err := unix.Recvmsg(sock, b[:], oob[:], unix.MSG_CMSG_CLOEXEC)
+	for err == unix.EINTR { // the runtime's signals
+		n, oobn, _, _, err = unix.Recvmsg(sock, b[:], oob[:], unix.MSG_CMSG_CLOEXEC)
+	}
 	if err != nil || n == 0 {
 		t.Fatalf("no answer: %d, %v", n, err)
 	}
@@ -239,6 +343,11 @@ func TestAgentStopped(t *testing.T) {
 	if end := answered(t, c.ask(t, client, 0, false)); end >= 0 {
 		t.Fatal("the client has an end of an agent that is stopped")
 	}
+	client.introduced.bureau.mu.Lock()
+	if client.introduced.bureau.failed.IsZero() {
+		t.Error("an agent that does not answer is asked again at once")
+	}
+	client.introduced.bureau.mu.Unlock()
 	again := a.connect(t)
 	if end := answered(t, again.ask(t, client, 0, false)); end >= 0 {
 		t.Fatal("and the next one")
@@ -293,23 +402,32 @@ func TestCareful(t *testing.T) {
 	if err := unix.SetNonblock(copied, false); err != nil {
 		t.Fatal(err)
 	}
-	h.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-	read := make(chan error, 1)
-	go func() {
-		var b [4]byte
-		_, err := h.Read(b[:])
-		read <- err
-	}()
-	select {
-	case err := <-read:
-		if !os.IsTimeout(err) {
-			t.Errorf("reading nothing: %v, want that its time is over", err)
+	for name, call := range map[string]func() (int, error){
+		"reading nothing":      func() (int, error) { return h.Read(make([]byte, 4)) },
+		"writing without room": func() (int, error) { return h.Write(make([]byte, 16<<20)) },
+	} {
+		h.SetDeadline(time.Now().Add(10 * time.Millisecond))
+		result := make(chan error, 1)
+		go func() {
+			_, err := call()
+			result <- err
+		}()
+		select {
+		case err := <-result:
+			if !os.IsTimeout(err) {
+				t.Errorf("%s: %v, want that its time is over", name, err)
+			}
+		case <-time.After(20 * time.Second):
+			unix.Shutdown(pair[0], unix.SHUT_RDWR) // the call waits
+			t.Fatalf("%s waits", name)
 		}
-	case <-time.After(20 * time.Second):
-		unix.Shutdown(pair[0], unix.SHUT_RDWR) // the call waits
-		t.Fatal("reading nothing waits")
 	}
-	h.SetReadDeadline(time.Time{})
+	h.SetDeadline(time.Time{})
+	for b := make([]byte, 1<<20); ; {
+		if n, _, err := unix.Recvfrom(pair[0], b, unix.MSG_DONTWAIT); err != nil || n == 0 {
+			break
+		}
+	}
 	go broker.Join(h, streamOf(t, c.tcp[0]))
 	c.carries(t, pair[0])
 }

@@ -27,7 +27,7 @@ import (
 //	Returned                      TCP if the client has not got its end, else it is joined to TCP
 //	bytes, or an end, over TCP    the end is asked back: the server uses TCP
 //	no answer to the question     TCP; the end is asked back when it comes
-//	the agent ends                the ends are closed
+//	the agent ends                TCP if the client has not got its end, else its server has the other one
 type reach struct {
 	n     *introduced
 	talk  *broker.Talk
@@ -130,7 +130,8 @@ func (r *reach) run(known bool) {
 		q.Recall()
 		a = <-q.Answer()
 	}
-	if a.Socket < 0 {
+	if a.Socket < 0 || a.Returned { // by the keeper of an agent that has died
+		a.Discard()
 		r.refuse(reasonOf(a.Reason))
 		r.n.shun(r.m, a.Reason)
 		return
@@ -242,7 +243,9 @@ func (r *reach) returned(a *introduce.Answer) {
 		return
 	}
 	r.n.s.record.stayed(r.m.Peer, r.m.Local, why)
-	r.n.joinLater(a.Socket, r.tcp, a.Reason == introduce.RefusedGivenBack)
+	// A server's supervisor may have a copy, also of an end that the agent's keeper gives back.
+	shared := a.Reason == introduce.RefusedGivenBack || a.Reason == introduce.RefusedBusy
+	r.n.joinLater(a.Socket, r.tcp, shared)
 	r.tcp = -1
 }
 

@@ -1,0 +1,264 @@
+package introduce
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+func init() {
+	smctest.RunChild(map[string]func(*smctest.Parent){"mortal-agent": childAgent})
+}
+
+// keeperSockets returns both ends of the socket between an agent and its keeper.
+func keeperSockets(t testing.TB) (agent, keeper *os.File) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fds[0]), "agent"), os.NewFile(uintptr(fds[1]), "keeper")
+}
+
+// A mortalLine is a line of an agent that is killed at one of its steps.
+type mortalLine struct {
+	syscall.RawConn
+	steps *atomic.Int64 // before or after the end; below 0: it is not to be killed yet
+}
+
+// Control implements [syscall.RawConn].
+func (l mortalLine) Control(f func(uintptr)) error {
+	step := func() {
+		if l.steps.Load() >= 0 && l.steps.Add(-1) < 0 {
+			unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {}
+		}
+	}
+	step()
+	defer step()
+	return l.RawConn.Control(f)
+}
+
+// childAgent is an agent with a keeper in the test's process. It listens at its first argument, and is
+// told of tokens, and of the step at which it is killed: at each one it has sent something, or is
+// about to, or looks how much somebody has not read.
+func childAgent(p *smctest.Parent) {
+	k := &fakeKernel{tokens: make(map[uint64][2]uint64)}
+	steps := new(atomic.Int64)
+	steps.Store(-1)
+	var s *Server
+	s = NewServer(Config{
+		Verifier: k, Users: anyone, Identify: k.identify,
+		Overcommit: func() uint8 { // a process has connected, and has asked nothing
+			s.table.mu.Lock()
+			defer s.table.mu.Unlock()
+			for c := range s.table.byClient {
+				if _, is := c.line.raw.(mortalLine); !is {
+					c.line.raw = mortalLine{c.line.raw, steps}
+				}
+			}
+			return 1
+		},
+	})
+	s.KeepWith(os.NewFile(3, "keeper"))
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: p.Args[0]})
+	p.Check(err)
+	go s.Serve(l, nil)
+	p.Say("serves")
+	for {
+		words := strings.Fields(p.Hear())
+		var n [3]uint64
+		for i, word := range words[1:] {
+			n[i], err = strconv.ParseUint(word, 10, 64)
+			p.Check(err)
+		}
+		switch words[0] {
+		case "tokens":
+			k.mu.Lock()
+			k.tokens[n[0]] = [2]uint64{n[1], n[2]}
+			k.mu.Unlock()
+		case "step":
+			steps.Store(int64(n[0]))
+		case "waiting":
+			for s.Status().Waiting != 1 {
+			}
+		}
+		p.Say("done")
+	}
+}
+
+// TestAgentKilled kills the agent at each of its steps, and between any two: the server has its end, or the
+// client has both, never both of them, and never none.
+func TestAgentKilled(t *testing.T) {
+	for _, first := range []Role{RoleClient, RoleServer} {
+		outcomes := make(map[string]int)
+		for step := 0; ; step++ {
+			outcome := killAt(t, first, step)
+			if outcome == "" {
+				break
+			}
+			outcomes[outcome]++
+		}
+		t.Logf("%d first: %v", first, outcomes)
+		for _, want := range []string{"no pair", "returned", "taken"} {
+			if outcomes[want] == 0 {
+				t.Errorf("%d first: %v, want all outcomes", first, outcomes)
+			}
+		}
+	}
+}
+
+// killAt kills the agent at one step of an introduction. It returns "" if that has fewer steps.
+func killAt(t *testing.T, first Role, step int) (outcome string) {
+	own, other := keeperSockets(t)
+	address := fmt.Sprintf("%s/agent%d", t.TempDir(), step)
+	p := smctest.StartWith(t, []*os.File{own}, "mortal-agent", address)
+	own.Close()
+	kept := make(chan error, 1)
+	go func() { kept <- Keep(other) }()
+	defer func() {
+		p.Kill()
+		if err := <-kept; err != nil {
+			t.Error(err)
+		}
+	}()
+	tell := func(format string, args ...any) {
+		t.Helper()
+		p.Say(format, args...)
+		p.Hear("done")
+	}
+	p.Hear("serves")
+	c := (&fakeKernel{tokens: make(map[uint64][2]uint64)}).connect(t)
+	tell("tokens %d 1 2", cookieOf(int(c.client.Fd())))
+	tell("tokens %d 2 1", cookieOf(int(c.server.Fd())))
+	dial := func(gid byte) *Client {
+		d, err := Dial(t.Context(), address, gidOf(gid), anyone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		return d
+	}
+	alice, bob := dial(1), dial(2)
+	tell("step %d", step)
+
+	var asks *Question
+	if first == RoleServer {
+		asks = askPair(t, bob, RoleServer, c.server, MaxWait)
+		tell("waiting")
+	}
+	q := askPair(t, alice, RoleClient, c.client, MaxWait)
+	a := await(t, q)
+	if a.Lent {
+		if _, err := unix.Write(a.Socket, []byte("early")); err != nil {
+			t.Fatal(err)
+		}
+		q.Ready()
+	}
+	if first == RoleClient {
+		asks, _ = bob.AskPair(RoleServer, c.server.Fd(), MaxWait)
+	}
+	end := -1
+	if asks != nil {
+		end = await(t, asks).Socket
+	}
+	// As the supervisor of a server does, before its program gets the end.
+	if end >= 0 && unix.Bind(end, &unix.SockaddrUnix{Name: fmt.Sprintf("@gosmc-test-%d", cookieOf(end))}) != nil {
+		end = -1
+	}
+	if !a.Lent {
+		if end >= 0 {
+			t.Fatalf("%d first, step %d: the server has an end, the client none", first, step)
+		}
+		return "no pair"
+	}
+	if end >= 0 {
+		asks.Took()
+	}
+	fate := fateOf(t, q)
+	switch {
+	case end >= 0 && fate.Returned:
+		t.Fatalf("%d first, step %d: both have the end", first, step)
+	case end >= 0 && fate.Taken:
+		return ""
+	case end >= 0:
+		outcome = "taken"
+	case fate.Returned:
+		outcome, end = "returned", fate.Socket
+	default:
+		t.Fatalf("%d first, step %d: nobody has the end: %+v", first, step, fate)
+	}
+	var early [8]byte
+	if n, _, err := unix.Recvfrom(end, early[:], unix.MSG_DONTWAIT); err != nil || string(early[:n]) != "early" {
+		t.Errorf("%d first, step %d: %s: the end has %q, %v", first, step, outcome, early[:n], err)
+	}
+	areEnds(t, outcome, a.Socket, end)
+	areEnds(t, outcome, end, a.Socket)
+	return outcome
+}
+
+// TestKeepers has an agent's keeper end. The next one keeps all ends, but none that the agent has
+// given away, and none of a client that has gone. Without a keeper there are no pairs that would have
+// to be kept.
+func TestKeepers(t *testing.T) {
+	b := newBureau(t)
+	agent, keeper := keeperSockets(t)
+	b.KeepWith(agent)
+	alice, bob := b.dial(t, 1, anyone), b.dial(t, 2, anyone)
+	var q [3]*Question
+	var a [3]Answer
+	for i := range q {
+		c := b.kernel.connect(t)
+		from := alice
+		if i == 2 {
+			from = b.dial(t, 3, anyone)
+		}
+		q[i] = askPair(t, from, RoleClient, c.client, MaxWait)
+		a[i] = lent(t, q[i])
+		q[i].Ready()
+		switch i {
+		case 1:
+			asks := askPair(t, bob, RoleServer, c.server, MaxWait)
+			await(t, asks)
+			asks.Took()
+			wantTaken(t, q[1])
+		case 2:
+			from.Close()
+			smctest.Eventually(t, patience, "the client to leave", func() bool { return b.Status().Clients == 2 })
+		}
+	}
+	keeper.Close()
+	agent, keeper = keeperSockets(t)
+	b.KeepWith(agent)
+	kept := make(chan error, 1)
+	go func() { kept <- Keep(keeper) }()
+
+	b.strongroom.mu.Lock() // the agent ends, as far as its keeper can see
+	made := len(b.strongroom.all)
+	agent.Close()
+	b.strongroom.mu.Unlock()
+	if err := <-kept; err != nil {
+		t.Error(err)
+	}
+	fate := fateOf(t, q[0])
+	if !fate.Returned || fate.Socket < 0 {
+		t.Fatalf("%+v, want the end back", fate)
+	}
+	areEnds(t, "returned", a[0].Socket, fate.Socket)
+	if made != 2 {
+		t.Errorf("%d safes for two ends at a time", made)
+	}
+	for range made - 1 { // the one that is free is used
+		lent(t, askPair(t, alice, RoleClient, b.kernel.connect(t).client, MaxWait))
+	}
+	wantRefused(t, "without a keeper", await(t, askPair(t, alice, RoleClient, b.kernel.connect(t).client, MaxWait)), RefusedBusy)
+}
