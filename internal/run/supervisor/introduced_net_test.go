@@ -201,9 +201,17 @@ func serveAt(p *smctest.Process, addr netip.Addr, how string) string {
 // a busy machine a program may take too long for its word, and TCP is right then.
 func dialAll(t testing.TB, client *smctest.Process, addr, port string, count, size, moved int) (sees string) {
 	t.Helper()
+	return dialAllAs(t, client, addr, port, count, size, moved, "")
+}
+
+// dialAllAs is dialAll in a way that the program knows.
+func dialAllAs(
+	t testing.TB, client *smctest.Process, addr, port string, count, size, moved int, how string,
+) (sees string) {
+	t.Helper()
 	want := fmt.Sprintf("%d here %d there %d sees ", count, moved, moved)
 	smctest.Eventually(t, time.Minute, "a round with "+want, func() bool {
-		client.Say("dial %s %s %d %d", addr, port, count, size)
+		client.Say("dial %s %s %d %d %s", addr, port, count, size, how)
 		got := client.Hear("dialled")
 		rest, ok := strings.CutPrefix(strings.TrimSpace(got), want)
 		if !ok {

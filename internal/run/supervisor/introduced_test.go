@@ -402,9 +402,19 @@ func TestCareful(t *testing.T) {
 	if err := unix.SetNonblock(copied, false); err != nil {
 		t.Fatal(err)
 	}
+	for b := make([]byte, 64<<10); ; { // until there is no room
+		if err := unix.Sendto(copied, b, unix.MSG_DONTWAIT, nil); err == unix.EAGAIN {
+			if len(b) == 1 {
+				break
+			}
+			b = b[:1]
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, call := range map[string]func() (int, error){
 		"reading nothing":      func() (int, error) { return h.Read(make([]byte, 4)) },
-		"writing without room": func() (int, error) { return h.Write(make([]byte, 16<<20)) },
+		"writing without room": func() (int, error) { return h.Write(make([]byte, 4)) },
 	} {
 		h.SetDeadline(time.Now().Add(10 * time.Millisecond))
 		result := make(chan error, 1)

@@ -25,7 +25,7 @@ type liar struct {
 	answers   map[proto.Kind]string
 	// the answer if this is not nil, and its descriptors, which are closed then
 	invent func(k proto.Kind) (text []byte, fds []int)
-	give   func(m proto.Message) int // the end for a Claim if this is not nil
+	give   func(m proto.Message) int // the end for a Claim, a Reach or a Meet if this is not nil
 	gave   func()                    // called when it was sent if this is not nil
 }
 
@@ -96,7 +96,7 @@ func (l *liar) serve(c int) {
 		if m.Kind == proto.KindAnnounce { // so that clients come here
 			os.Symlink("liar", filepath.Join(l.dir, fmt.Sprintf("%016x.%d", m.NetNS, m.Local.Port())))
 		}
-		if m.Kind == proto.KindClaim && l.give != nil {
+		if (m.Kind == proto.KindClaim || m.Kind == proto.KindReach || m.Kind == proto.KindMeet) && l.give != nil {
 			fd := l.give(m)
 			unix.Sendmsg(c, proto.Reply{Kind: m.Kind, Status: proto.StatusOK}.Append(nil), unix.UnixRights(fd), nil, unix.MSG_NOSIGNAL)
 			unix.Close(fd)

@@ -2,13 +2,15 @@
  * A server and a client in two network namespaces. The server is an echo, which first says which addresses it sees. Both count
  * their connections that are none of TCP.
  *
- *	reach serve ADDRESS [late]	listens; with late, it accepts when a line comes, and tells of each connection
- *	reach dial ADDRESS PORT N SIZE	makes N connections, with SIZE bytes to and fro
+ *	reach serve ADDRESS [HOW]	listens; with late, it accepts when a line comes, and tells of each connection; serve has the other ways
+ *	reach dial ADDRESS PORT N SIZE [fast]	makes N connections, with SIZE bytes to and fro; with fast, data may be on the SYN
  *	reach leave ADDRESS PORT N	makes N connections, sends a word on each, and ends
+ *	reach connects ADDRESS PORT, reach accepts ADDRESS	one connection, whose supervisor takes its time; says what it reads
  */
 #include "program.h"
 
 #include <netdb.h>
+#include <sys/prctl.h>
 
 #define HEAD 160
 
@@ -68,18 +70,26 @@ static void whole(int fd, char *b, size_t n, bool out)
 	}
 }
 
-static int listener(const char *host)
+static int listener(const char *host, int port, const char *how)
 {
-	int l, one = 1;
+	int l, one = 1, some = 16;
 	char where[HEAD];
 
-	address(host, 0);
+	address(host, port);
 	l = socket(to.sa.sa_family, SOCK_STREAM, 0);
 	CHECK(setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
+	if (strcmp(how, "shared") == 0)
+		CHECK(setsockopt(l, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one)) == 0);
+	if (strcmp(how, "deferred") == 0)
+		CHECK(setsockopt(l, IPPROTO_TCP, TCP_DEFER_ACCEPT, &one, sizeof(one)) == 0);
+	if (strcmp(how, "fast") == 0)
+		CHECK(setsockopt(l, IPPROTO_TCP, TCP_FASTOPEN, &some, sizeof(some)) == 0);
 	CHECK(bind(l, &to.sa, length) == 0 && listen(l, 128) == 0);
 	text(l, false, where, sizeof(where));
-	printf("listening %s\n", strchr(where, ' ') + 1);
-	fflush(stdout);
+	if (port == 0) {
+		printf("listening %s\n", strchr(where, ' ') + 1);
+		fflush(stdout);
+	}
 	return l;
 }
 
@@ -111,14 +121,10 @@ static void *echo(void *arg)
 	return NULL;
 }
 
-static void serve(const char *host, bool late)
+static void *accept_all(void *arg)
 {
-	int l = listener(host);
-	char line[64];
+	int l = (int)(long)arg;
 
-	tells = late;
-	if (late)
-		CHECK(fgets(line, sizeof(line), stdin));
 	for (;;) {
 		pthread_t t;
 		int fd = accept(l, NULL, NULL);
@@ -127,13 +133,85 @@ static void serve(const char *host, bool late)
 		CHECK(pthread_create(&t, NULL, echo, (void *)(long)fd) == 0);
 		pthread_detach(t);
 	}
+	return NULL;
 }
 
-static void dial(const char *host, int port, int count, size_t size)
+/*
+ * serve listens, as HOW says: deferred and fast are options of TCP, shared is two sockets at a port, forked accepts in a child, and
+ * inherited in a program that has the listener from the one before it.
+ */
+static void serve(const char *host, const char *how)
+{
+	int l = listener(host, 0, how);
+	char line[64];
+
+	tells = strcmp(how, "late") == 0;
+	if (tells)
+		CHECK(fgets(line, sizeof(line), stdin));
+	if (strcmp(how, "shared") == 0) {
+		socklen_t len = sizeof(to);
+		pthread_t t;
+
+		CHECK(getsockname(l, &to.sa, &len) == 0);
+		CHECK(pthread_create(&t, NULL, accept_all, (void *)(long)listener(host, ntohs(to.in.sin_port), how)) == 0);
+	}
+	if (strcmp(how, "forked") == 0) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (child > 0)
+			for (;;)
+				pause(); /* killed with the child's group */
+		CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+	}
+	if (strcmp(how, "inherited") == 0) {
+		snprintf(line, sizeof(line), "%d", l);
+		execl("/proc/self/exe", "reach", "inherits", line, NULL);
+		CHECK(!"exec");
+	}
+	accept_all((void *)(long)l);
+}
+
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+/* says says where a connection is, and what comes. */
+static void says(int fd)
+{
+	char b[100];
+	ssize_t n = read(fd, b, sizeof(b));
+
+	CHECK(n >= 0);
+	printf("%s %.*s\n", domain_is_unix(fd) ? "moved" : "tcp", (int)n, b);
+	fflush(stdout);
+}
+
+static void connects(const char *host, int port)
+{
+	int fd;
+
+	signal(SIGCONT, nothing);
+	address(host, port);
+	fd = socket(to.sa.sa_family, SOCK_STREAM, 0);
+	CHECK(connect(fd, &to.sa, length) == 0);
+	says(fd);
+}
+
+static void accepts(const char *host)
+{
+	int l = listener(host, 0, ""), fd = accept(l, NULL, NULL);
+
+	CHECK(fd >= 0);
+	says(fd);
+}
+
+static void dial(const char *host, int port, int count, size_t size, bool fast)
 {
 	unsigned long seed = (unsigned long)getpid();
 	char *sent = malloc(1 << 14), *got = malloc(1 << 14), head[HEAD] = "none";
-	int moved_here = 0, moved_there = 0;
+	int moved_here = 0, moved_there = 0, one = 1;
 
 	for (int i = 0; i < count; i++) {
 		char peer[64], want[64];
@@ -141,6 +219,8 @@ static void dial(const char *host, int port, int count, size_t size)
 
 		address(host, port);
 		fd = socket(to.sa.sa_family, SOCK_STREAM, 0);
+		if (fast)
+			CHECK(setsockopt(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, &one, sizeof(one)) == 0);
 		CHECK(connect(fd, &to.sa, length) == 0);
 		moved_here += domain_is_unix(fd);
 		text(fd, true, peer, sizeof(peer));
@@ -184,9 +264,15 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	CHECK(argc >= 3);
 	if (strcmp(argv[1], "serve") == 0)
-		serve(argv[2], argc > 3);
+		serve(argv[2], argc > 3 ? argv[3] : "");
+	else if (strcmp(argv[1], "inherits") == 0)
+		accept_all((void *)(long)atoi(argv[2]));
 	else if (strcmp(argv[1], "dial") == 0)
-		dial(argv[2], atoi(argv[3]), atoi(argv[4]), strtoul(argv[5], NULL, 10));
+		dial(argv[2], atoi(argv[3]), atoi(argv[4]), strtoul(argv[5], NULL, 10), argc > 6);
+	else if (strcmp(argv[1], "connects") == 0)
+		connects(argv[2], atoi(argv[3]));
+	else if (strcmp(argv[1], "accepts") == 0)
+		accepts(argv[2]);
 	else
 		leave(argv[2], atoi(argv[3]), atoi(argv[4]));
 	return 0;
