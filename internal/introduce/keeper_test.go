@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -261,4 +262,76 @@ func TestKeepers(t *testing.T) {
 		lent(t, askPair(t, alice, RoleClient, b.kernel.connect(t).client, MaxWait))
 	}
 	wantRefused(t, "without a keeper", await(t, askPair(t, alice, RoleClient, b.kernel.connect(t).client, MaxWait)), RefusedBusy)
+}
+
+// TestManySafes has an agent's keeper end when there are more safes than the socket to the next one has
+// room for. An end that is put into one of the rest later is kept.
+func TestManySafes(t *testing.T) {
+	b := newBureau(t)
+	r := &b.strongroom
+	agent, keeper := keeperSockets(t)
+	b.KeepWith(agent)
+	var taken []*safe
+	for range 1000 {
+		s, err := r.take()
+		for err != nil { // its keeper reads
+			var oob [64]byte
+			_, n, _, _, err2 := unix.Recvmsg(int(keeper.Fd()), make([]byte, 1), oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			if err2 != nil {
+				t.Fatal(err, err2)
+			}
+			dispose.Close(dispose.Descriptors(oob[:n])...)
+			s, err = r.take()
+		}
+		taken = append(taken, s)
+	}
+	for _, s := range taken {
+		r.empty(s)
+	}
+	keeper.Close()
+	agent, keeper = keeperSockets(t)
+	b.KeepWith(agent)
+	if shown := len(taken) - countUnshown(r); shown == len(taken) || shown == 0 {
+		t.Fatalf("the next keeper is shown %d of %d safes at once, want a part", shown, len(taken))
+	}
+	kept := make(chan error, 1)
+	go func() { kept <- Keep(keeper) }()
+	alice := b.dial(t, 1, anyone)
+	const count = 20
+	var q [count]*Question
+	var a [count]Answer
+	for i := range q {
+		c := b.kernel.connect(t)
+		smctest.Eventually(t, patience, "a pair", func() bool {
+			q[i] = askPair(t, alice, RoleClient, c.client, MaxWait)
+			a[i] = await(t, q[i]) // refused while the keeper has not read
+			return a[i].Lent
+		})
+		q[i].Ready()
+	}
+	r.mu.Lock() // the agent ends, as far as its keeper can see
+	agent.Close()
+	r.mu.Unlock()
+	if err := <-kept; err != nil {
+		t.Error(err)
+	}
+	for i := range q {
+		fate := fateOf(t, q[i])
+		if !fate.Returned || fate.Socket < 0 || fate.Reason != RefusedBusy {
+			t.Fatalf("%d: %+v, want the end back from the keeper", i, fate)
+		}
+		areEnds(t, "returned", a[i].Socket, fate.Socket)
+	}
+}
+
+// countUnshown returns how many safes the keeper has not been sent.
+func countUnshown(r *strongroom) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.all {
+		if !s.shown {
+			n++
+		}
+	}
+	return n
 }
