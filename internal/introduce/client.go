@@ -153,8 +153,12 @@ type Question struct {
 	client *Client
 	id     uint64
 	answer chan Answer
-	lent   bool // the first of up to three answers has come; guarded by Client.mu
-	wanted bool // and the second one
+	pair   bool
+
+	// These are guarded by Client.mu.
+	lent      bool // the first of up to three answers has come
+	wanted    bool // and the second one
+	withdrawn bool // nobody takes the answers of a question for a pair any more
 }
 
 // maxAnswers is how many answers a question can have: a pair that is lent, the word that the server
@@ -194,7 +198,7 @@ func (c *Client) ask(role Role, offer uint8, fd uintptr, wait time.Duration) (*Q
 		return nil, errCongested
 	}
 	c.next++
-	q := &Question{client: c, id: c.next, answer: make(chan Answer, maxAnswers)}
+	q := &Question{client: c, id: c.next, answer: make(chan Answer, maxAnswers), pair: offer == offerPair}
 	m := Message{Kind: KindAsk, ID: q.id, Role: role, Offer: offer, Wait: wait}
 	if err := c.line.send(&m, int(fd)); err != nil {
 		if !errors.Is(err, errCongested) {
@@ -223,22 +227,36 @@ func (q *Question) Answer() <-chan Answer { return q.answer }
 // Strict reports whether the kernel runs with vm.overcommit_memory=2.
 func (q *Question) Strict() bool { return q.client.StrictOvercommit() }
 
-// Withdraw takes the question back. An answer that has come meanwhile is closed.
+// Withdraw takes the question back. Answers that have come meanwhile, or come later, are closed. A
+// server's end of a pair goes back to the agent: its client has the other one.
 func (q *Question) Withdraw() {
 	c := q.client
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.asked[q.id] == q {
-		delete(c.asked, q.id)
+		if q.withdrawn = q.pair; !q.pair {
+			delete(c.asked, q.id)
+		}
 		if !c.closed {
 			c.line.send(&Message{Kind: KindWithdraw, ID: q.id}, -1) // else the question ends with its time
 		}
 	}
-	c.mu.Unlock()
-	select {
-	case a := <-q.answer:
-		a.Discard()
-	default:
+	for {
+		select {
+		case a := <-q.answer:
+			q.giveUpLocked(&a)
+		default:
+			return
+		}
 	}
+}
+
+// giveUpLocked closes the socket of an answer that came too late. The caller has Client.mu.
+func (q *Question) giveUpLocked(a *Answer) {
+	if q.pair && a.Socket >= 0 && !a.Lent && !a.Returned && !q.client.closed { // rule: TestWithdrawnPair
+		q.client.line.send(&Message{Kind: KindReturned, ID: q.id}, a.Socket)
+	}
+	a.Discard()
 }
 
 // Discard closes the socket of an answer that nobody uses.
@@ -249,7 +267,7 @@ func (a *Answer) Discard() {
 	}
 }
 
-// hand hands an answer to its question, and reports whether there is one that waits for it.
+// hand hands an answer to its question. It reports false if the answer is nobody's, and still the caller's.
 func (c *Client) hand(id uint64, a Answer) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,6 +284,10 @@ func (c *Client) hand(id uint64, a Answer) bool {
 		q.wanted = true
 	default:
 		delete(c.asked, id)
+	}
+	if q.withdrawn {
+		q.giveUpLocked(&a)
+		return true
 	}
 	q.answer <- a // there is room
 	return true
@@ -311,7 +333,9 @@ func (c *Client) run() {
 	c.mu.Lock()
 	c.closed = true
 	for _, q := range c.asked {
-		q.answer <- Answer{Socket: -1, Reason: RefusedBusy}
+		if !q.withdrawn {
+			q.answer <- Answer{Socket: -1, Reason: RefusedBusy}
+		}
 	}
 	clear(c.asked)
 	c.mu.Unlock()

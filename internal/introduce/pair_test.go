@@ -316,3 +316,47 @@ func TestPairQuotas(t *testing.T) {
 		t.Errorf("its client: %+v", fate)
 	}
 }
+
+// TestWithdrawnPair has both programs' supervisors wait no more when the answers come, before or after
+// they are read: the client gets the end back that the server was given, and no descriptor is left.
+func TestWithdrawnPair(t *testing.T) {
+	b := newBureau(t)
+	alice, bob := b.dial(t, 1, anyone), b.dial(t, 2, anyone)
+	for _, late := range []bool{false, true} {
+		c := b.kernel.connect(t)
+		q := askPair(t, alice, RoleClient, c.client, MaxWait)
+		a := lent(t, q)
+		q.Ready()
+		b.kernel.mu.Lock() // the agent answers when it may ask
+		asks := askPair(t, bob, RoleServer, c.server, MaxWait)
+		if late {
+			asks.Withdraw()
+		}
+		b.kernel.mu.Unlock()
+		if !late {
+			smctest.Eventually(t, patience, "the answer", func() bool { return len(asks.answer) == 1 })
+			asks.Withdraw()
+		}
+		fate := fateOf(t, q)
+		if !fate.Returned || fate.Socket < 0 {
+			t.Fatalf("late %v: %+v, want the end back", late, fate)
+		}
+		areEnds(t, "returned", a.Socket, fate.Socket)
+	}
+	c := b.kernel.connect(t)
+	q := askPair(t, alice, RoleClient, c.client, MaxWait)
+	smctest.Eventually(t, patience, "the end", func() bool { return len(q.answer) == 1 })
+	bob.Decline(RoleServer, c.server.Fd(), MaxWait)
+	smctest.Eventually(t, patience, "the end that comes back", func() bool { return len(q.answer) == 2 })
+	ends := []Answer{<-q.answer, <-q.answer}
+	for _, a := range ends {
+		q.answer <- a
+	}
+	q.Withdraw()
+	for _, a := range ends {
+		smctest.Eventually(t, patience, "the end to be closed", func() bool {
+			_, err := unix.FcntlInt(uintptr(a.Socket), unix.F_GETFD, 0)
+			return err == unix.EBADF
+		})
+	}
+}
