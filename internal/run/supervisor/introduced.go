@@ -36,15 +36,17 @@ type introduced struct {
 	bureau  bureau
 	working sync.WaitGroup
 
-	// These have an entry for each connection that is being dealt with. Servers have their own: a
-	// client whose server cannot ask would wait in vain.
+	// These have an entry for each connection that is being dealt with, or is joined to TCP. Servers
+	// have their own: a client whose server cannot ask would wait in vain.
 	reaching, meeting chan struct{}
+	fate              time.Duration // fateTime, but for tests
 
 	// These are guarded by the supervisor's lock.
 	patience patience
 	over     bool
-	busy     int          // connections that are being dealt with, or joined to TCP
-	servers  destinations // of our clients
+	busy     int                   // connections that are being dealt with, or joined to TCP
+	servers  destinations          // of our clients
+	watched  map[int]chan struct{} // see watch; by descriptor
 }
 
 func newIntroduced(s *supervisor) *introduced {
@@ -53,7 +55,53 @@ func newIntroduced(s *supervisor) *introduced {
 		bureau:   bureau{users: introduce.Users{Mode: introduce.ModeAny}},
 		reaching: make(chan struct{}, maxIntroduced),
 		meeting:  make(chan struct{}, maxIntroduced),
+		fate:     fateTime,
+		watched:  make(map[int]chan struct{}),
 	}
+}
+
+// limit bounds the connections of clients and those of servers, by descriptors.
+func (n *introduced) limit(count int) {
+	n.reaching, n.meeting = make(chan struct{}, count), make(chan struct{}, count)
+}
+
+// watch returns a channel that is closed when the other program sends something over a TCP
+// connection, or ends it. The loop looks after that: a thread for each would be too many. If it
+// cannot, nothing is heard of. [introduced.unwatch] comes before the descriptor is closed.
+func (n *introduced) watch(tcp int) (speaks <-chan struct{}) {
+	n.s.Mu.Lock()
+	defer n.s.Mu.Unlock()
+	c := make(chan struct{})
+	if n.s.Poll != nil && n.s.Poll.Add(tcp, unix.EPOLLIN|unix.EPOLLRDHUP) == nil { // rule: TestReachSpeaks
+		n.watched[tcp] = c
+	}
+	return c
+}
+
+// unwatch ends that. Nothing need be watched.
+func (n *introduced) unwatch(tcp int) {
+	n.s.Mu.Lock()
+	defer n.s.Mu.Unlock()
+	n.unwatchLocked(tcp)
+}
+
+func (n *introduced) unwatchLocked(tcp int) {
+	if n.watched[tcp] != nil {
+		delete(n.watched, tcp)
+		n.s.Poll.Remove(tcp)
+	}
+}
+
+// spoke takes an event of a descriptor. It reports false if that is not watched here. The caller has
+// the lock.
+func (n *introduced) spoke(fd int) bool {
+	c := n.watched[fd]
+	if c == nil {
+		return false
+	}
+	n.unwatchLocked(fd)
+	close(c)
+	return true
 }
 
 // destinations are addresses of servers, a bounded number. Those that have not taken a connection
@@ -118,13 +166,18 @@ func (n *introduced) stop() {
 }
 
 // begin takes a question of a program, with its TCP socket, to a goroutine. Copies of the
-// descriptors are made, as those of the caller are not its own. It reports false if that is not
-// possible.
+// descriptors are made, as those of the caller are not its own. do returns a relay that goes on
+// without a program's question, and keeps the place; nil for none. begin reports false if all that
+// is not possible, or the message lies about the socket.
 func (n *introduced) begin(
-	t *broker.Talk, tcp int, slots chan struct{}, do func(talk *broker.Talk, tcp int),
+	t *broker.Talk, m proto.Message, tcp int, slots chan struct{},
+	do func(talk *broker.Talk, tcp int) (relay func()),
 ) bool {
-	if n.over || !proto.IsTCP(tcp) {
+	if n.over || !isBetween(tcp, m.Local, m.Peer) {
 		return false
+	}
+	if t.Outside && 2*len(slots) >= cap(slots) { // rule: TestIntroducedOutside
+		return false // the other half is for our own user's programs
 	}
 	select {
 	case slots <- struct{}{}:
@@ -144,10 +197,31 @@ func (n *introduced) begin(
 	}
 	n.busy++ // we stay until it is over
 	n.working.Go(func() {
-		do(&broker.Talk{FD: copies[0], PID: t.PID, Outside: t.Outside}, copies[1])
-		<-slots
-		n.parted()
+		relay := do(&broker.Talk{FD: copies[0], PID: t.PID, Outside: t.Outside}, copies[1])
+		go func() { // whoever waits for those that work does not wait for relays
+			if relay != nil { // rule: TestJoinedPlaces: relay != nil -> func() bool { go relay(); return false }()
+				relay()
+			}
+			<-slots
+			n.parted()
+		}()
 	})
+	return true
+}
+
+// isBetween reports whether a descriptor is a TCP socket that has these addresses.
+func isBetween(tcp int, local, peer netip.AddrPort) bool {
+	if !proto.IsTCP(tcp) {
+		return false
+	}
+	ours, err := unix.Getsockname(tcp)
+	if err != nil {
+		return false
+	}
+	theirs, err := unix.Getpeername(tcp)
+	if err != nil || proto.AddrPort(ours) != local || proto.AddrPort(theirs) != peer { // rule: TestIntroducedLies
+		return false
+	}
 	return true
 }
 
@@ -166,7 +240,7 @@ func (n *introduced) meet(t *broker.Talk, m proto.Message, tcp int) {
 	if n.s.Policy().Listen.Refuses(m.Local) != "" { // rule: TestIntroducedPolicy
 		reason = clc.DiagNotAllowed
 	}
-	begun := n.begin(t, tcp, n.meeting, func(talk *broker.Talk, tcp int) {
+	begun := n.begin(t, m, tcp, n.meeting, func(talk *broker.Talk, tcp int) func() {
 		x := &meeting{n: n, talk: talk, tcp: tcp, m: m}
 		defer unix.Close(talk.FD)
 		if reason == clc.DiagNone {
@@ -182,6 +256,7 @@ func (n *introduced) meet(t *broker.Talk, m proto.Message, tcp int) {
 			n.s.record.stayed(m.Local, m.Peer, reason)
 		}
 		dispose.Close(tcp)
+		return nil
 	})
 	if !begun {
 		t.Reply(m.Kind, proto.StatusNo, -1)
@@ -237,9 +312,16 @@ func (x *meeting) run(wait time.Duration) clc.Diagnosis {
 	x.answer(-1)
 	n.vain(time.Since(begin))
 	n.bureau.slow()
-	if a := <-q.Answer(); a.Socket >= 0 { // the program is with TCP
-		q.GiveBack(a.Socket)
-		dispose.Close(a.Socket)
+	fate := time.NewTimer(n.fate)
+	defer fate.Stop()
+	select {
+	case a := <-q.Answer():
+		if a.Socket >= 0 { // the program is with TCP
+			q.GiveBack(a.Socket)
+			dispose.Close(a.Socket)
+		}
+	case <-fate.C: // rule: TestAgentHangs: fate.C -> (chan time.Time)(nil)
+		q.Withdraw()
 	}
 	return clc.DiagNoAgent
 }

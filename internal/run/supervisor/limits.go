@@ -48,9 +48,10 @@ const (
 	// looks again.
 	followEvery = time.Second
 
-	// maxIntroduced bounds the connections with tokens that are being dealt with at a time, those
-	// of clients and those of servers. Each has up to five descriptors, and a goroutine.
-	maxIntroduced = 1024
+	// maxIntroduced bounds the connections with tokens that are being dealt with at a time, or joined to
+	// TCP, those of clients and those of servers. Each has up to introducedBring descriptors.
+	maxIntroduced   = 1024
+	introducedBring = 5
 	// maxDestinations bounds the servers that are remembered, for knownAge if they have taken ends. Others
 	// are left alone for leastShunned at first, and mostShunned at last.
 	maxDestinations = 1024
@@ -63,7 +64,8 @@ const (
 	// then whether this one does.
 	firstTime = 10 * time.Millisecond
 	// answerTime is how long the agent may take beyond the time that it is to wait for the other end.
-	// fateTime is how long a client's TCP socket is kept for a server that does not tell of its end.
+	// fateTime is how long a client's TCP socket is kept for a server that does not tell of its end. An agent
+	// that is stopped for longer is waited for no more.
 	answerTime = 250 * time.Millisecond
 	fateTime   = time.Minute
 	// partTime is how long a client's TCP socket is kept until the server has reset it.

@@ -33,9 +33,10 @@ type reach struct {
 	talk  *broker.Talk
 	tcp   int // the client's TCP socket
 	m     proto.Message
-	end   int  // of the client, until it has got that; -1 else
-	given bool // the client has got it
-	stays bool // the client is with TCP, or has gone
+	end   int    // of the client, until it has got that; -1 else
+	given bool   // the client has got it
+	stays bool   // the client is with TCP, or has gone
+	relay func() // joins the client's end to TCP; nil: it is not to be
 }
 
 // reach answers a program that has made a connection with tokens.
@@ -43,7 +44,7 @@ func (n *introduced) reach(t *broker.Talk, m proto.Message, tcp int) {
 	now := time.Now()
 	server := n.servers.of(m.Peer)
 	known, shunned := now.Sub(server.known) < knownAge, now.Before(server.shunned)
-	begun := n.begin(t, tcp, n.reaching, func(talk *broker.Talk, tcp int) {
+	begun := n.begin(t, m, tcp, n.reaching, func(talk *broker.Talk, tcp int) func() {
 		r := &reach{n: n, talk: talk, tcp: tcp, m: m, end: -1}
 		defer func() {
 			unix.Close(talk.FD)
@@ -57,9 +58,10 @@ func (n *introduced) reach(t *broker.Talk, m proto.Message, tcp int) {
 		if shunned {
 			n.decline(introduce.RoleClient, tcp)
 			r.refuse(clc.DiagRefused)
-			return
+			return nil
 		}
 		r.run(known)
+		return r.relay
 	})
 	if !begun {
 		t.Reply(m.Kind, proto.StatusNo, -1)
@@ -119,8 +121,9 @@ func (r *reach) run(known bool) {
 		r.refuse(clc.DiagNoAgent)
 		return
 	}
-	late := time.NewTimer(answerTime)
+	late, last := time.NewTimer(answerTime), time.NewTimer(r.n.fate)
 	defer late.Stop()
+	defer last.Stop()
 	var a introduce.Answer
 	select {
 	case a = <-q.Answer(): // at once
@@ -128,7 +131,12 @@ func (r *reach) run(known bool) {
 		r.n.bureau.slow()
 		r.refuse(clc.DiagNoAgent)
 		q.Recall()
-		a = <-q.Answer()
+		select {
+		case a = <-q.Answer():
+		case <-last.C: // rule: TestAgentHangs: last.C -> (chan time.Time)(nil)
+			q.Withdraw()
+			return
+		}
 	}
 	if a.Socket < 0 || a.Returned { // by the keeper of an agent that has died
 		a.Discard()
@@ -144,17 +152,15 @@ func (r *reach) run(known bool) {
 	if known {
 		r.give(q)
 	}
-	r.settle(q)
+	r.settle(q, last.C)
 }
 
-// settle waits for the fate of the end that the agent has.
-func (r *reach) settle(q *introduce.Question) {
-	var speaks chan struct{}
-	stop := func() {}
-	defer func() { stop() }()
-	first, last := time.NewTimer(firstTime), time.NewTimer(fateTime)
+// settle waits for the fate of the end that the agent has, but not longer than until last.
+func (r *reach) settle(q *introduce.Question, last <-chan time.Time) {
+	var speaks, ended <-chan struct{}
+	defer r.n.unwatch(r.tcp)
+	first := time.NewTimer(firstTime)
 	defer first.Stop()
-	defer last.Stop()
 	for {
 		select {
 		case a := <-q.Answer():
@@ -162,10 +168,9 @@ func (r *reach) settle(q *introduce.Question) {
 				r.give(q)
 				continue
 			}
-			stop()
 			switch {
 			case a.Taken:
-				r.taken()
+				r.taken(ended)
 			case a.Returned:
 				r.returned(&a)
 			default: // the agent has ended
@@ -177,59 +182,35 @@ func (r *reach) settle(q *introduce.Question) {
 		case <-speaks:
 			speaks = nil
 			q.Recall()
-		case <-last.C:
+		case <-last:
 			q.Withdraw()
 			return
 		case <-first.C:
 			r.give(q) // connect does not wait for accept
-			speaks = make(chan struct{})
-			stop = r.watch(speaks)
-		}
-	}
-}
-
-// watch closes a channel when the server sends something over TCP, or ends it. stop waits until
-// the watch has ended.
-func (r *reach) watch(speaks chan struct{}) (stop func()) {
-	quit, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		return func() {}
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		fds := []unix.PollFd{
-			{Fd: int32(r.tcp), Events: unix.POLLIN | unix.POLLRDHUP}, {Fd: int32(quit), Events: unix.POLLIN},
-		}
-		for {
-			if _, err := unix.Poll(fds, -1); err != unix.EINTR {
-				break
+			if r.given {
+				ended = r.n.watch(r.tcp)
+				speaks = ended
 			}
-		}
-		if fds[1].Revents == 0 {
-			close(speaks)
-		}
-	}()
-	stopped := false
-	return func() {
-		if !stopped {
-			stopped = true
-			unix.Write(quit, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-			<-done
-			unix.Close(quit)
 		}
 	}
 }
 
 // taken ends the TCP connection when the server has: else the client's port would be another
 // connection's while the server's socket is there.
-func (r *reach) taken() {
+func (r *reach) taken(ended <-chan struct{}) {
 	n := r.n
 	n.s.Mu.Lock()
 	n.servers.took(r.m.Peer, time.Now())
 	n.s.Mu.Unlock()
-	fds := []unix.PollFd{{Fd: int32(r.tcp), Events: unix.POLLRDHUP}}
-	unix.Poll(fds, int(partTime.Milliseconds()))
+	if ended == nil {
+		ended = n.watch(r.tcp)
+	}
+	part := time.NewTimer(partTime)
+	defer part.Stop()
+	select {
+	case <-ended:
+	case <-part.C:
+	}
 	broker.LingerNot(r.tcp)
 }
 
@@ -245,28 +226,24 @@ func (r *reach) returned(a *introduce.Answer) {
 	r.n.s.record.stayed(r.m.Peer, r.m.Local, why)
 	// A server's supervisor may have a copy, also of an end that the agent's keeper gives back.
 	shared := a.Reason == introduce.RefusedGivenBack || a.Reason == introduce.RefusedBusy
-	r.n.joinLater(a.Socket, r.tcp, shared)
+	end, tcp := a.Socket, r.tcp
+	r.n.unwatch(tcp)
 	r.tcp = -1
+	r.relay = func() { join(end, tcp, shared) }
 }
 
-// joinLater joins an end to a TCP connection for as long as these last. The descriptors are its
-// own. Another user may have a copy of an end that is shared.
-func (n *introduced) joinLater(end, tcp int, shared bool) {
-	n.s.Mu.Lock()
-	n.busy++
-	n.s.Mu.Unlock()
-	go func() {
-		a, b := broker.Stream(end), broker.Stream(tcp)
-		if a != nil && shared {
-			a = carefully(a)
-		}
-		if a != nil && b != nil {
-			broker.Join(a, b)
-		} else {
-			broker.CloseStreams(a, b)
-		}
-		n.parted()
-	}()
+// join joins an end to a TCP connection for as long as these last. The descriptors are its own.
+// Another user may have a copy of an end that is shared.
+func join(end, tcp int, shared bool) {
+	a, b := broker.Stream(end), broker.Stream(tcp)
+	if a != nil && shared {
+		a = carefully(a)
+	}
+	if a != nil && b != nil {
+		broker.Join(a, b)
+	} else {
+		broker.CloseStreams(a, b)
+	}
 }
 
 // A careful half does not wait in calls: somebody else may take O_NONBLOCK from its socket.

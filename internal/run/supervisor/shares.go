@@ -13,10 +13,11 @@ import (
 // read when none is left for the descriptors that come with it, and a connection with it; so no use
 // may take all.
 type shares struct {
-	offers   int // that are kept, of two each
-	relays   int // of two each
-	programs int // a descriptor for a program is below this
-	talks    int // the same for a talk
+	offers     int // that are kept, of two each
+	relays     int // of two each
+	introduced int // of introducedBring each, for clients, and as many for servers; 0 where there are few
+	programs   int // a descriptor for a program is below this
+	talks      int // the same for a talk
 }
 
 // sharesOf divides the descriptors that a process may have.
@@ -24,10 +25,11 @@ func sharesOf(limit uint64) shares {
 	n := int(min(limit, math.MaxInt32))
 	free := max(0, n-ownDescriptors)
 	return shares{
-		offers:   min(broker.MaxOffers, max(1, free/4)),
-		relays:   min(broker.MaxRelays, max(1, free/16)),
-		programs: ownDescriptors + free/4,
-		talks:    n - free/16,
+		offers:     min(broker.MaxOffers, max(1, free/4)),
+		relays:     min(broker.MaxRelays, max(1, free/16)),
+		introduced: min(maxIntroduced, free/8/(2*introducedBring)),
+		programs:   ownDescriptors + free/8,
+		talks:      n - free/16,
 	}
 }
 

@@ -20,7 +20,7 @@ func TestShares(t *testing.T) {
 		if s.offers < 1 || s.relays < 1 || s.programs < ownDescriptors || s.offers > broker.MaxOffers || s.relays > broker.MaxRelays {
 			t.Errorf("%d descriptors: %+v", limit, s)
 		}
-		if all := s.programs + 2*s.offers + 2*s.relays; uint64(all) > limit || uint64(s.talks) > limit || s.talks <= all {
+		if all := s.programs + 2*s.offers + 2*s.relays + 2*introducedBring*s.introduced; uint64(all) > limit || uint64(s.talks) > limit || s.talks <= all {
 			t.Errorf("%d descriptors: %+v are %d, and talks begin there", limit, s, all)
 		}
 	}

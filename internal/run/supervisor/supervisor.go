@@ -65,6 +65,7 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 	if err == nil {
 		share := sharesOf(limit)
 		s.Limit(share.offers, share.relays, share.talks)
+		s.introduced.limit(share.introduced)
 		s.programs = newPrograms(s.Poll, s.Path, share.programs)
 		s.first, err = pid, s.programs.add(pid)
 	}
@@ -147,7 +148,8 @@ func (s *supervisor) serve() error {
 				s.followed.event(time.Now())
 			case int(e.Fd) == s.letters.poll:
 				s.lettersCame(time.Now())
-			case !s.Handle(int(e.Fd)):
+			case s.Handle(int(e.Fd)), s.introduced.spoke(int(e.Fd)):
+			default:
 				s.programs.ended(int(e.Fd))
 			}
 		}
