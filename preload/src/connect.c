@@ -29,6 +29,7 @@ struct attempt {
 	uint64_t unique; /* the cookie of our end */
 	uint64_t netns; /* of the socket, if it was looked for; else 0 */
 	bool announced; /* some supervisor of our user knows the listener */
+	bool admitted; /* admission has been asked, and admission is where */
 	struct hidden before; /* that this thread had */
 	struct identity id;
 };
@@ -269,7 +270,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 
 	a->sock = a->end = a->other = -1;
 	a->netns = 0;
-	a->announced = false;
+	a->announced = a->admitted = false;
 	if (!settings.on || guard_on() || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || admission_known(&a->id.peer) || !birth_may_swap(fd) || birth_told(fd))
 		return false;
 	if (address_is_any(&a->id.peer)) {
@@ -282,8 +283,14 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	if (!a->announced || !address_of(fd, false, &a->id.local, &a->id.ipv6) ||
 	    a->id.ipv6 != of_ipv6(sa))
 		return false;
-	if (!policy_connect(&a->id.peer) || !admission_ask(a->path, &a->id.peer, netns, &a->admission) || !source(&a->id.peer, a->id.ipv6, &from) || unseen_registration(fd) ||
-	    !attempt_local(a, fd, &from) || !birth_place(fd))
+	if (!policy_connect(&a->id.peer) || !admission_ask(a->path, &a->id.peer, netns, &a->admission))
+		return false;
+	a->admitted = true;
+	if (!source(&a->id.peer, a->id.ipv6, &from)) {
+		a->announced = false; /* a listener here has the same port, at all addresses; the server is elsewhere */
+		return false;
+	}
+	if (unseen_registration(fd) || !attempt_local(a, fd, &from) || !birth_place(fd))
 		return false;
 	return (sure && letter_possible(a->path, &a->id) && attempt_letter(a, fd, netns)) || attempt_ask(a, fd, netns);
 }
@@ -504,7 +511,7 @@ static bool reach_begin(struct attempt *a, int fd, const struct sockaddr *sa, so
 	}
 	if (!reach_possible(to) || !policy_connect(to) || birth_told(fd) || !reach_ask(fd))
 		return false;
-	if ((uid_t)SYS(geteuid) == settings.uid && admission_ask(settings.socket, to, a->netns, &a->admission))
+	if ((uid_t)SYS(geteuid) == settings.uid && (a->admitted || admission_ask(settings.socket, to, a->netns, &a->admission)))
 		return true;
 	reach_withdraw(fd);
 	return false;

@@ -56,6 +56,20 @@ func TestPodsWays(t *testing.T) {
 	})
 }
 
+// TestPodsSamePort has a client whose own namespace has a listener at the port of its server, at all
+// addresses, as the servers of many containers have.
+func TestPodsSamePort(t *testing.T) {
+	n := newPodNet(t)
+	server, client := n.pod(0, podUserA), n.pod(1, podUserA)
+	for i, addr := range n.addr {
+		port := serveAt(server, addr, "serve %v")
+		client.Say("serve %v alone %s", []string{"0.0.0.0", "::"}[i], port)
+		client.Hear("listening")
+		dialAll(t, client, addr.String(), port, 5, 2000, 5)
+		dialAll(t, client, []string{"127.0.0.1", "::1"}[i], port, 5, 2000, 5)
+	}
+}
+
 // TestReachLate has the end of a pair come when the client waits no more, and has not ended the conversation yet: the
 // client takes it, as its supervisor believes.
 func TestReachLate(t *testing.T) {

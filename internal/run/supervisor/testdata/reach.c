@@ -2,7 +2,7 @@
  * A server and a client in two network namespaces. The server is an echo, which first says which addresses it sees. Both count
  * their connections that are none of TCP.
  *
- *	reach serve ADDRESS [HOW]	listens; with late, it accepts when a line comes, and tells of each connection; serve has the other ways
+ *	reach serve ADDRESS [HOW [PORT]]	listens; with late, it accepts when a line comes, and tells of each connection; serve has the other ways
  *	reach dial ADDRESS PORT N SIZE [fast]	makes N connections, with SIZE bytes to and fro; with fast, data may be on the SYN
  *	reach leave ADDRESS PORT N	makes N connections, sends a word on each, and ends
  *	reach connects ADDRESS PORT, reach accepts ADDRESS	one connection, whose supervisor takes its time; says what it reads
@@ -70,7 +70,7 @@ static void whole(int fd, char *b, size_t n, bool out)
 	}
 }
 
-static int listener(const char *host, int port, const char *how)
+static int listener(const char *host, int port, const char *how, bool quiet)
 {
 	int l, one = 1, some = 16;
 	char where[HEAD];
@@ -86,7 +86,7 @@ static int listener(const char *host, int port, const char *how)
 		CHECK(setsockopt(l, IPPROTO_TCP, TCP_FASTOPEN, &some, sizeof(some)) == 0);
 	CHECK(bind(l, &to.sa, length) == 0 && listen(l, 128) == 0);
 	text(l, false, where, sizeof(where));
-	if (port == 0) {
+	if (!quiet) {
 		printf("listening %s\n", strchr(where, ' ') + 1);
 		fflush(stdout);
 	}
@@ -140,9 +140,9 @@ static void *accept_all(void *arg)
  * serve listens, as HOW says: deferred and fast are options of TCP, shared is two sockets at a port, forked accepts in a child, and
  * inherited in a program that has the listener from the one before it.
  */
-static void serve(const char *host, const char *how)
+static void serve(const char *host, const char *how, int port)
 {
-	int l = listener(host, 0, how);
+	int l = listener(host, port, how, false);
 	char line[64];
 
 	tells = strcmp(how, "late") == 0;
@@ -153,7 +153,7 @@ static void serve(const char *host, const char *how)
 		pthread_t t;
 
 		CHECK(getsockname(l, &to.sa, &len) == 0);
-		CHECK(pthread_create(&t, NULL, accept_all, (void *)(long)listener(host, ntohs(to.in.sin_port), how)) == 0);
+		CHECK(pthread_create(&t, NULL, accept_all, (void *)(long)listener(host, ntohs(to.in.sin_port), how, true)) == 0);
 	}
 	if (strcmp(how, "forked") == 0) {
 		pid_t child = fork();
@@ -201,7 +201,7 @@ static void connects(const char *host, int port)
 
 static void accepts(const char *host)
 {
-	int l = listener(host, 0, ""), fd = accept(l, NULL, NULL);
+	int l = listener(host, 0, "", false), fd = accept(l, NULL, NULL);
 
 	CHECK(fd >= 0);
 	says(fd);
@@ -264,7 +264,7 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	CHECK(argc >= 3);
 	if (strcmp(argv[1], "serve") == 0)
-		serve(argv[2], argc > 3 ? argv[3] : "");
+		serve(argv[2], argc > 3 ? argv[3] : "", argc > 4 ? atoi(argv[4]) : 0);
 	else if (strcmp(argv[1], "inherits") == 0)
 		accept_all((void *)(long)atoi(argv[2]));
 	else if (strcmp(argv[1], "dial") == 0)
