@@ -79,13 +79,12 @@ func (s *Server) lend(w *waiting) bool {
 	if w.who.line.unread() > maxUnread { // each end is a descriptor in its queue
 		return false
 	}
-	ends, err := newPair()
+	ends, err := s.newPair()
 	if err != nil {
 		s.log.Warn("introduction: no pair", "err", err)
 		return false
 	}
-	defer unix.Close(ends[0])
-	w.held = ends[1]
+	w.held, w.theirs = ends[1], ends[0]
 	// Before the client can write into its end.
 	if err := s.strongroom.put(w); err != nil { // rule: TestAgentKilled
 		s.log.Warn("introduction: an end of a pair cannot be kept", "err", err)
@@ -96,6 +95,9 @@ func (s *Server) lend(w *waiting) bool {
 		s.unkeep(w)
 		w.close()
 		return false
+	}
+	if !s.apart {
+		w.closeTheirs()
 	}
 	w.cookie, _ = unix.GetsockoptUint64(ends[1], unix.SOL_SOCKET, unix.SO_COOKIE)
 	return true
@@ -144,8 +146,45 @@ func (s *Server) tellTaken(w *waiting) {
 	}
 }
 
-func newPair() (ends [2]int, err error) {
-	return unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+// newPair makes a pair into which no descriptor can be put, if the kernel can do that.
+func (s *Server) newPair() (ends [2]int, err error) {
+	ends, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	for _, end := range ends {
+		if err == nil && s.apart { // rule: TestPairsApart
+			err = unix.SetsockoptInt(end, unix.SOL_SOCKET, soPassRights, 0)
+		}
+	}
+	return ends, err
+}
+
+// soPassRights is SO_PASSRIGHTS, Linux 6.16: whether a socket takes descriptors.
+const soPassRights = 83
+
+// passRights reports whether the kernel keeps descriptors out of sockets that are not to take any.
+//
+// The last close of a descriptor takes as long as its sender likes, as with SO_LINGER of a TCP socket, and
+// a program that reads bytes closes those that come with them. A user must not stop the program of
+// another one by that, nor the root of a container that of another.
+func passRights() bool {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, soPassRights, 0) == nil
+}
+
+// sameAccount reports whether two processes may send each other descriptors, and with these the memory
+// of rings.
+func sameAccount(a, b *waiting) bool { return a.who.who.Account == b.who.who.Account }
+
+// closeTheirs closes the copy of the client's end. The server would not see an end before. Nobody has
+// sent anything to that end, so the close takes no time.
+func (w *waiting) closeTheirs() {
+	if w.theirs >= 0 {
+		unix.Close(w.theirs)
+		w.theirs = -1
+	}
 }
 
 // handOver gives the server's end of a pair to the server. The error is about the one of the two
@@ -154,6 +193,11 @@ func (s *Server) handOver(client, server, asker *waiting) error {
 	// The server's word about its end may be here before tell returns.
 	end, copied := client.held, client.safe
 	client.held, client.safe, client.other = -1, nil, nil
+	if s.apart && sameAccount(client, server) { // rule: TestPairsApart
+		unix.SetsockoptInt(end, unix.SOL_SOCKET, soPassRights, 1)
+		unix.SetsockoptInt(client.theirs, unix.SOL_SOCKET, soPassRights, 1)
+	}
+	client.closeTheirs()
 	told := tell(server, client, [16]byte{}, end)
 	if told == nil {
 		s.strongroom.empty(copied)
@@ -186,6 +230,7 @@ func (s *Server) refuseWaiting(w *waiting, why Refusal) error {
 		return s.refuse(w.who, w.id, why)
 	}
 	s.count(why)
+	w.closeTheirs()
 	err := w.who.line.send(&Message{Kind: KindReturned, ID: w.id, Reason: why}, w.held)
 	s.unkeep(w)
 	w.close()

@@ -275,6 +275,16 @@ func TestPairsReturned(t *testing.T) {
 	lent(t, had)
 	had.Ready()
 	await(t, askPair(t, b.dial(t, 2, anyone), RoleServer, other.server, MaxWait))
+	smctest.Eventually(t, patience, "the agent to have handed the end over", func() bool {
+		b.table.mu.Lock()
+		defer b.table.mu.Unlock()
+		for _, given := range b.table.given {
+			for _, w := range given {
+				return !w.handing
+			}
+		}
+		return false
+	})
 	b.Close()
 	wantTaken(t, had)
 	if fate := fateOf(t, q); !fate.Returned || fate.Socket < 0 {
@@ -358,5 +368,60 @@ func TestWithdrawnPair(t *testing.T) {
 			_, err := unix.FcntlInt(uintptr(a.Socket), unix.F_GETFD, 0)
 			return err == unix.EBADF
 		})
+	}
+}
+
+// TestPairsApart has a client and a server of two accounts: neither can send the other one a descriptor,
+// whose close might take as long as it likes. Two of one account can, once the server has its end. Where
+// the kernel cannot keep descriptors out there are no pairs between accounts.
+func TestPairsApart(t *testing.T) {
+	if !passRights() {
+		t.Skip("needs Linux 6.16: SO_PASSRIGHTS")
+	}
+	passes := func(what string, from int, want bool) {
+		t.Helper()
+		err := unix.Sendmsg(from, []byte{1}, unix.UnixRights(from), nil, unix.MSG_DONTWAIT)
+		if got := err == nil; got != want || !got && err != unix.EPERM {
+			t.Errorf("%s: a descriptor passes: %v, %v; want %v", what, got, err, want)
+		}
+	}
+	for _, able := range []bool{true, false} {
+		b := newBureau(t)
+		b.apart = able
+		alice := b.dial(t, 1, anyone, Identity{UID: 1001, Account: Account{User: 1001}})
+		for _, user := range []uint32{1001, 1002} {
+			bob := b.dial(t, 2, anyone, Identity{UID: user, Account: Account{User: user}})
+			c := b.kernel.connect(t)
+			q := askPair(t, alice, RoleClient, c.client, MaxWait)
+			a := lent(t, q)
+			passes("before the server", a.Socket, !able)
+			q.Ready()
+			asks := askPair(t, bob, RoleServer, c.server, MaxWait)
+			o := await(t, asks)
+			if user != 1001 && !able {
+				if fate := fateOf(t, q); o.Reason != RefusedUsers || !fate.Returned {
+					t.Errorf("without the kernel: server %+v, client %+v, want other users", o, fate)
+				}
+				continue
+			}
+			if o.Socket < 0 {
+				t.Fatalf("the server hears %+v, want its end", o)
+			}
+			asks.Took()
+			wantTaken(t, q)
+			passes("from the client", a.Socket, user == 1001)
+			passes("from the server", o.Socket, user == 1001)
+			unix.Close(a.Socket)
+			var buf [8]byte
+			tv := unix.NsecToTimeval(patience.Nanoseconds())
+			unix.SetsockoptTimeval(o.Socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+			n, err := unix.Read(o.Socket, buf[:])
+			for n > 0 || err == unix.EINTR { // the bytes of the descriptors
+				n, err = unix.Read(o.Socket, buf[:])
+			}
+			if err != nil && err != unix.ECONNRESET { // for that which the client has not read
+				t.Errorf("the server reads %d, %v, want the end of the stream", n, err)
+			}
+		}
 	}
 }

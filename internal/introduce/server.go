@@ -49,6 +49,7 @@ type Server struct {
 	wg    sync.WaitGroup
 
 	strongroom strongroom // copies of the ends of pairs
+	apart      bool       // the kernel keeps descriptors out of pairs
 
 	instance [16]byte      // random, in its first half
 	numbers  atomic.Uint64 // of processes so far
@@ -58,7 +59,7 @@ type Server struct {
 
 // NewServer returns a server that nobody is connected to. The caller closes it.
 func NewServer(cfg Config) *Server {
-	s := &Server{cfg: cfg, log: cfg.Logger}
+	s := &Server{cfg: cfg, log: cfg.Logger, apart: passRights()}
 	s.table = newTable(s)
 	rand.Read(s.instance[:8])
 	if s.log == nil {
@@ -217,7 +218,7 @@ func (s *Server) ask(c *client, m *Message, fd int, broke bool) error {
 	if refused != 0 {
 		return s.refuse(c, m.ID, refused)
 	}
-	w := &waiting{who: c, id: m.ID, role: m.Role, end: e, offer: m.Offer, held: -1}
+	w := &waiting{who: c, id: m.ID, role: m.Role, end: e, offer: m.Offer, held: -1, theirs: -1}
 	other, refused := s.table.match(w, m.Wait, broke)
 	switch {
 	case other != nil && refused != 0:
@@ -241,6 +242,9 @@ func (s *Server) fit(a, b *waiting) Refusal {
 	// rule: TestUsers
 	if !a.who.users.Admits(&a.who.who, &b.who.who) || !b.who.users.Admits(&b.who.who, &a.who.who) ||
 		!s.cfg.Users.admitsBoth(&a.who.who, &b.who.who) {
+		return RefusedUsers
+	}
+	if a.offer == offerPair && !s.apart && !sameAccount(a, b) { // rule: TestPairsApart
 		return RefusedUsers
 	}
 	if a.who.line.unread() > maxUnread || b.who.line.unread() > maxUnread { // rule: TestUnreadIntroductions

@@ -15,6 +15,7 @@ type waiting struct {
 	offer  uint8
 	expiry *time.Timer
 	held   int   // the server's end of a pair, of which the client has the other one; -1: none. Owned
+	theirs int   // a copy of that one, until the server's account is known; -1: none. Owned
 	safe   *safe // with a copy of held; nil: none. Of the goroutine that has taken the question out
 
 	// These are about pairs, and guarded by the table's lock.
@@ -362,8 +363,9 @@ func (t *table) dropLocked(w *waiting) {
 	}
 }
 
-// close closes the end that a question holds.
+// close closes the ends that a question holds.
 func (w *waiting) close() {
+	w.closeTheirs()
 	if w.held >= 0 {
 		w.who.line.discard(w.held) // with descriptors in it, perhaps, that nobody has read
 		w.held = -1

@@ -85,6 +85,27 @@ bool worth(const struct end *e, size_t n)
 	return (sent >= settings.bulk_after || shaking()) && (n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK);
 }
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
+
+/*
+ * passes says whether a descriptor takes descriptors, as its peer does then: the agent has it so, for both, unless the two programs are different users'. Until the server
+ * has its end the client's takes none, either.
+ */
+static bool passes(struct end *e, int fd)
+{
+	int is = 0;
+	socklen_t len = sizeof(is);
+
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_PASSRIGHTS, &is, &len) != 0 || is)
+		return true;
+	if (__atomic_load_n(&e->turned, __ATOMIC_RELAXED) != TURNED_NOT) /* the peer has sent something */
+		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
+	return false;
+}
+
 /*
  * offer sends all of a small write with a ring, so that no other thread's comes into the middle of it, or else the first byte. The least of a socket's
  * buffer takes such a write in one piece, or nothing of it. The caller has passed the gate.
@@ -98,7 +119,7 @@ bool offer(struct end *e, int fd, const struct span *s)
 
 	if (n > 1 && s->count > 1 && s->skip)
 		return false; /* parts are sent as the program has them, from the first on */
-	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || !ring_room() || uring_seen() || !end_alone(e) || !end_is(fd, e) ||
+	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || !ring_room() || uring_seen() || !end_alone(e) || !end_is(fd, e) || !passes(e, fd) ||
 	    !gate_close(&e->sending))
 		return false;
 	r = ring_make(fd, size_of(e, s->left), __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);

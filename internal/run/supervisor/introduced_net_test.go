@@ -224,7 +224,7 @@ func dialAllAs(
 }
 
 // TestPods has a client and a server in two network namespaces, of one user and of two: all
-// connections are moved. The agent is closed and started again meanwhile.
+// connections are moved, and have rings if it is one. The agent is closed and started again meanwhile.
 func TestPods(t *testing.T) {
 	n := newPodNet(t)
 	for _, users := range [][2]int{{podUserA, podUserA}, {podUserA, podUserB}} {
@@ -232,7 +232,14 @@ func TestPods(t *testing.T) {
 		for _, addr := range n.addr {
 			port := serveAt(server, addr, "serve %v")
 			dialAll(t, client, addr.String(), port, 50, 2000, 50)
-			dialAll(t, client, addr.String(), port, 2, 3_000_000, 2) // by rings
+			sees := dialAll(t, client, addr.String(), port, 2, 3_000_000, 2)
+			want := " rings 2" // in both directions
+			if users[0] != users[1] {
+				want = " rings 0"
+			}
+			if !strings.HasSuffix(sees, want) {
+				t.Errorf("users %v: the client sees %q, want%s", users, sees, want)
+			}
 		}
 		port := serveAt(server, n.addr[0], "serve %v")
 		n.agent.Close()

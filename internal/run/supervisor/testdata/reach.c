@@ -211,7 +211,7 @@ static void dial(const char *host, int port, int count, size_t size, bool fast)
 {
 	unsigned long seed = (unsigned long)getpid();
 	char *sent = malloc(1 << 14), *got = malloc(1 << 14), head[HEAD] = "none";
-	int moved_here = 0, moved_there = 0, one = 1;
+	int moved_here = 0, moved_there = 0, rings = 0, one = 1;
 
 	for (int i = 0; i < count; i++) {
 		char peer[64], want[64];
@@ -240,10 +240,11 @@ static void dial(const char *host, int port, int count, size_t size, bool fast)
 			CHECK(memcmp(sent, got, n) == 0);
 			at += n;
 		}
+		rings = mapped_rings() > rings ? mapped_rings() : rings;
 		CHECK(shutdown(fd, SHUT_WR) == 0 && read(fd, got, 1) == 0);
 		close(fd);
 	}
-	printf("dialled %d here %d there %d sees %s\n", count, moved_here, moved_there, head);
+	printf("dialled %d here %d there %d sees %s rings %d\n", count, moved_here, moved_there, head, rings);
 }
 
 static void leave(const char *host, int port, int count)
