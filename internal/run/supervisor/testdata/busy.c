@@ -666,6 +666,7 @@ static void on_company(void)
 }
 
 #define MANY 300 /* connections, with four rings each, as both ends are here */
+#define FEW 128 /* rings that may stay */
 #define PART 50000
 
 static int many_c[MANY], many_s[MANY];
@@ -739,17 +740,21 @@ static void on_resting(void)
 {
 	struct epoll_event ev;
 	int rested;
+	bool all;
 
 	many();
 	CHECK(mapped_rings() > 0 || !moved());
-	for (int i = 0; mapped_rings() >= 8; i++)
+	/* On a busy machine the first ones are quiet before the last ones talk, and leave so many rings that these stay. */
+	for (int i = 0; mapped_rings() > FEW; i++)
 		CHECK(i < PATIENCE / 1500 && epoll_wait(i % 2 ? es : ec, &ev, 1, 1500) == 0);
 	rested = mapped_rings();
+	all = rested < 8;
 	for (int i = 0; i < MANY; i++) {
 		c = many_c[i];
 		s = many_s[i];
 		put(c);
-		CHECK(known(s)); /* it is in-band */
+		CHECK(!all || known(s)); /* it is in-band */
+		CHECK(told(es, PATIENCE) == EPOLLIN);
 		get(s);
 		talk(3);
 		CHECK(i || mapped_rings() <= rested); /* and stays so until it has been used for a while */
