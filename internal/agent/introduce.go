@@ -63,7 +63,8 @@ func newIntroducer(cfg *Config, own uint64, kernel *bpf.Pairing, log *slog.Logge
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	i := &introducer{
-		kernel: kernel, log: log, own: own, stop: make(chan struct{}), given: make(chan struct{}), rooms: make(map[uint64]*room),
+		kernel: kernel, log: log, own: own,
+		stop: make(chan struct{}), given: make(chan struct{}), rooms: make(map[uint64]*room),
 		period: cfg.lookPeriod,
 	}
 	if i.period == 0 {

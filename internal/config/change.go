@@ -59,7 +59,7 @@ func lockDir(path string, patience time.Duration) (unlock func()) {
 	return func() { unix.Close(d) }
 }
 
-// A stamp tells two states of a file apart. The zero value is that of a file that is not there.
+// A stamp tells two states of a file apart. The zero value stands for a file that is not there.
 type stamp struct {
 	dev, ino       uint64
 	size           int64

@@ -205,7 +205,7 @@ func (f *Arguments) makeFilter() error {
 	return nil
 }
 
-// Options are those of a dump of any kind, for the outputs of a caller.
+// Options belong to a dump of any kind, for the outputs of a caller.
 func (f *Arguments) Options(stdout io.Writer, note func(string)) Options {
 	return Options{
 		Filter: f.filter, Time: f.timeFormat, Verbose: f.Verbose, Hex: f.Hex, JSON: f.JSON, Count: f.Count,

@@ -16,7 +16,7 @@ const (
 	NotFound      = 127 // run
 )
 
-// An Error asks for an exit status other than Failure. Its text is that of Err.
+// An Error asks for an exit status other than Failure. Its text is Err's.
 type Error struct {
 	Code int
 	Err  error // not nil

@@ -20,7 +20,7 @@ type Program struct {
 // modulePath is the module that a program with package smc depends on.
 const modulePath = "github.com/gosmc/smc"
 
-// ReadProgram looks at a file. The error is that of reading it; a file that is no program is none.
+// ReadProgram looks at a file. The error is about reading it; a file that is no program is none.
 func ReadProgram(file string) (Program, error) {
 	p := Program{File: file}
 	var err error

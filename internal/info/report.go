@@ -27,7 +27,7 @@ type Report struct {
 	ConfigFile  string          `json:"config_file"`
 	// ConfigError tells the parts of file and environment that are not understood, and left out.
 	ConfigError string `json:"config_error"`
-	// GID is that of the host made for the occasion: every process has its own.
+	// GID belongs to the host made for the occasion: every process has its own.
 	GID          string                     `json:"gid"`
 	SEID         string                     `json:"seid"`
 	UEIDs        []string                   `json:"ueids"`

@@ -13,7 +13,7 @@ import (
 // The words in a column of tables that answer a question.
 var yesNo = map[bool]string{true: "Yes", false: "No"}
 
-// Write prints the RNICs of hosts, with more columns for details. The error is that of w.
+// Write prints the RNICs of hosts, with more columns for details. The error comes from w.
 func (l *DeviceList) Write(w io.Writer, details bool) error {
 	t := text.Table{Columns: []text.Column{
 		{Title: "Net-Dev"}, {Title: "IB-Dev"}, {Title: "IB-P", Right: true}, {Title: "IB-State"},
@@ -43,7 +43,7 @@ func (l *DeviceList) Write(w io.Writer, details bool) error {
 
 // WriteKernel prints the RDMA devices of the kernel, a row for each port, and nothing if there is none.
 // With details there are more columns, and a table of GIDs. An empty line comes before each table.
-// The error is that of w.
+// The error comes from w.
 func WriteKernel(w io.Writer, list []KernelDevice, details bool) error {
 	if len(list) == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 
 // Tables of link groups and links, with the columns that smcr and smcd have.
 
-// GroupID is the number of a link group as tools print it, and that of a link for its peer's user.
+// GroupID is the number of a link group as tools print it, and the number of a link for its peer's user.
 func GroupID(id uint32) string { return fmt.Sprintf("%08x", id) }
 
 // groupRole is a role as smcr has it.

@@ -3,7 +3,7 @@ package rdma
 import "github.com/gosmc/smc/internal/verbs"
 
 // Verbs returns d as package verbs has devices. The wrapper is for the making of objects
-// alone: queue pairs, completion queues and regions are those of this package, without one.
+// alone: queue pairs, completion queues and regions come from this package, without one.
 func Verbs(d *Device) verbs.Device { return device{d} }
 
 // device makes [Device] a [verbs.Device].

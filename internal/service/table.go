@@ -8,7 +8,7 @@ import (
 	"github.com/gosmc/smc/internal/text"
 )
 
-// WritePlan prints a drop-in for the administrator, with the notes about it. The error is that of w.
+// WritePlan prints a drop-in for the administrator, with the notes about it. The error comes from w.
 func (s *System) WritePlan(w io.Writer, p *Plan) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s:\n\n", s.Outside(p.Path))

@@ -38,7 +38,7 @@ func (t *Table) Below(lines ...string) {
 func (t *Table) Len() int { return len(t.rows) }
 
 // Write prints the table. It leaves out trailing spaces, and columns that have neither a title nor
-// a cell. The error is that of w.
+// a cell. The error comes from w.
 func (t *Table) Write(w io.Writer) error {
 	width := make([]int, len(t.Columns))
 	for i, c := range t.Columns {

@@ -37,7 +37,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 		return exit.Usagef("--%s needs a value: %s", e.GetFlag().Name, what)
 	}
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok && !cmd.HasParent() {
-		return exit.Usagef("gosmc has no flag %s; flags of a verb come behind it: gosmc VERB [flags]", dashed(e))
+		return exit.Usagef("gosmc has no flag %s; flags of a verb come behind it: gosmc VERB [flags]",
+			dashed(e))
 	} else if ok {
 		if group := e.GetSpecifiedShortnames(); group != "" {
 			return exit.Usagef("%s has no flag -%s", VerbOf(cmd), e.GetSpecifiedName())

@@ -238,7 +238,7 @@ type domain struct {
 	d *device
 }
 
-// RegisterMR implements [verbs.PD]. Regions are those of package uverbs.
+// RegisterMR implements [verbs.PD]. Regions come from package uverbs.
 func (p *domain) RegisterMR(mem []byte, access verbs.Access) (verbs.MR, error) {
 	var a uverbs.Access
 	if access&verbs.LocalWrite != 0 {

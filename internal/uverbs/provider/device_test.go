@@ -98,7 +98,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestNames compares the numbers of operations, which are those of package verbs.
+// TestNames compares the numbers of operations with package verbs.
 func TestNames(t *testing.T) {
 	for op := verbs.OpSend; op <= verbs.OpWriteImm; op++ {
 		if a, b := op.String(), uverbs.Op(op).String(); a != b {
