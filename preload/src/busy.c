@@ -314,14 +314,15 @@ void busy_control(struct end *e, uint32_t serial, int epfd, int op, int fd, cons
 
 /*
  * busy_registered is busy_control for an end with a registration that its socket had before it was connected. Without it a thread that polls the end, too, would have
- * bytes come without a token, of which the instance never told.
+ * bytes come without a token, of which the instance never told. Nobody looks into the rings of one with edges: its bytes have tokens, each of which is an edge.
  */
 void busy_registered(int epfd, int fd, const struct epoll_event *ev)
 {
 	struct end *e = end_at(fd);
 	uint32_t serial = 0;
 
-	epoll_instance(epfd, &serial);
+	if (!edges_are(ev->events))
+		epoll_instance(epfd, &serial);
 	if (e)
 		busy_control(e, serial, epfd, EPOLL_CTL_ADD, fd, ev);
 }
