@@ -10,12 +10,10 @@ import (
 var (
 	printable     = text.Printable
 	orNA          = text.OrNA
-	yesNo         = text.YesNo
 	lgID          = inventory.GroupID
 	errorText     = text.Error
 	process       = text.Process
 	formatNumber  = text.Number
-	groupDigits   = text.GroupDigits
 	formatBytes   = text.Bytes
 	writeJSON     = text.JSON
 	writeJSONLine = text.JSONLine

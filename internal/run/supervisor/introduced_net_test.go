@@ -106,14 +106,13 @@ func childPod(p *smctest.Parent) {
 
 // A podNet is two network namespaces, and an agent outside of both.
 type podNet struct {
-	t        testing.TB
-	run      [2]func(func())
-	addr     []netip.Addr // of the server, at end 0
-	cfg      agent.Config
-	agent    *agent.Agent
-	library  string
-	program  string
-	programs int
+	t       testing.TB
+	run     [2]func(func())
+	addr    []netip.Addr // of the server, at end 0
+	cfg     agent.Config
+	agent   *agent.Agent
+	library string
+	program string
 }
 
 func newPodNet(t testing.TB) *podNet {
