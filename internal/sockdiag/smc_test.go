@@ -2,9 +2,12 @@ package sockdiag
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -121,5 +124,48 @@ func TestSMCLoaded(t *testing.T) {
 	}
 	if list, err := SMC(); err != nil || !smcLoaded("/proc/net/protocols") && len(list) > 0 {
 		t.Errorf("SMC = %v, %v", list, err)
+	}
+}
+
+// TestParseSMCOfKernel reads the answer of Linux 6.12 in the interop case smcr/sockets: a socket of
+// IPPROTO_SMC, one that fell back as its peer has no SMC, an SMC-R connection with bytes that wait both
+// ways, and a listener.
+func TestParseSMCOfKernel(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("testdata", "smc_diag.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []SMCSocket
+	for line := range strings.Lines(string(text)) {
+		msg, err := hex.DecodeString(strings.TrimSpace(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, ok := parseSMC(msg)
+		if !ok {
+			t.Errorf("the kernel's message is not understood: %x", msg)
+		}
+		got = append(got, s)
+	}
+	guest, host := netip.MustParseAddr("192.168.76.2"), netip.MustParseAddr("192.168.76.1")
+	none := netip.IPv4Unspecified()
+	want := []SMCSocket{
+		{
+			Local: netip.AddrPortFrom(none, 60938), Peer: netip.AddrPortFrom(none, 40197),
+			State: TCPEstablished, Mode: SMCModeR, Inode: 664, RcvBuf: 65536, SndBuf: 65536, Link: 1,
+		},
+		{
+			Local: netip.AddrPortFrom(guest, 48152), Peer: netip.AddrPortFrom(host, 36429),
+			State: TCPEstablished, Mode: SMCModeTCP, Inode: 662, Reason: 0x03010000,
+		},
+		{
+			Local: netip.AddrPortFrom(guest, 60922), Peer: netip.AddrPortFrom(host, 40197),
+			State: TCPEstablished, Mode: SMCModeR, Inode: 659, RecvQ: 3000, SendQ: 65536, RcvBuf: 65536,
+			SndBuf: 65536, Link: 1,
+		},
+		{Local: netip.AddrPortFrom(none, 37037), Peer: netip.AddrPortFrom(none, 0), State: TCPListen, Inode: 657},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the kernel's sockets are\n%+v, want\n%+v", got, want)
 	}
 }
