@@ -72,9 +72,13 @@ func newToldAgent() *toldAgent {
 // dialTold has two supervisors connect to an agent.
 func dialTold(t *testing.T, address string) (client, server *supervisor) {
 	t.Helper()
-	var err error
 	for _, s := range []**supervisor{&client, &server} {
-		*s = emptySupervisor(&followed{notify: -1, policy: &config.Policy{}})
+		f, err := newFollowed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.policy = &config.Policy{}
+		*s = emptySupervisor(f)
 		n := (*s).introduced
 		if n.bureau.client, err = introduce.Dial(t.Context(), address, newGID(), n.bureau.users); err != nil {
 			t.Fatal(err)
