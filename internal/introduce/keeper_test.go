@@ -102,12 +102,14 @@ func childAgent(p *smctest.Parent) {
 func TestAgentKilled(t *testing.T) {
 	for _, first := range []Role{RoleClient, RoleServer} {
 		outcomes := make(map[string]int)
-		for step := 0; ; step++ {
-			outcome := killAt(t, first, step)
-			if outcome == "" {
-				break
+		for pass := 0; pass < 10 && len(outcomes) < 3; pass++ { // a busy machine may be too late for the last steps
+			for step := 0; ; step++ {
+				outcome := killAt(t, first, step)
+				if outcome == "" {
+					break
+				}
+				outcomes[outcome]++
 			}
-			outcomes[outcome]++
 		}
 		t.Logf("%d first: %v", first, outcomes)
 		for _, want := range []string{"no pair", "returned", "taken"} {
