@@ -152,14 +152,22 @@ func killAt(t *testing.T, first Role, step int) (outcome string) {
 		return d
 	}
 	alice, bob := dial(1), dial(2)
-	tell("step %d", step)
+	// A busy agent may come to its last step before it answers.
+	if !p.Ask("done", "step %d", step) {
+		return "no pair"
+	}
 
 	var asks *Question
 	if first == RoleServer {
-		asks = askPair(t, bob, RoleServer, c.server, MaxWait)
-		tell("waiting")
+		asks, _ = bob.AskPair(RoleServer, c.server.Fd(), MaxWait)
+		if asks == nil || !p.Ask("done", "waiting") {
+			return "no pair"
+		}
 	}
-	q := askPair(t, alice, RoleClient, c.client, MaxWait)
+	q, err := alice.AskPair(RoleClient, c.client.Fd(), MaxWait)
+	if err != nil {
+		return "no pair"
+	}
 	a := await(t, q)
 	if a.Lent {
 		if _, err := unix.Write(a.Socket, []byte("early")); err != nil {

@@ -4,6 +4,7 @@ package smctest
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -175,6 +176,25 @@ func (p *Process) Hear(word string) string {
 		p.tb.Fatalf("child said %q, want %q", line, word)
 	}
 	return strings.TrimPrefix(rest, " ")
+}
+
+// Ask gives the process a line and waits for one that is the word. It reports false if the process has
+// ended before that.
+func (p *Process) Ask(word, format string, args ...any) bool {
+	p.tb.Helper()
+	p.in.SetWriteDeadline(time.Now().Add(patience))
+	_, err := fmt.Fprintf(p.in, format+"\n", args...)
+	if err == nil {
+		p.out.SetReadDeadline(time.Now().Add(patience))
+		var line string
+		if line, err = p.read.ReadString('\n'); err == nil && line != word+"\n" {
+			p.tb.Fatalf("the child says %q, want %q", line, word)
+		}
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.EPIPE) {
+		p.tb.Fatalf("waiting for the child to say %q: %v", word, err)
+	}
+	return err == nil
 }
 
 // Rest returns all that the process says until its end, for which it waits.
