@@ -58,6 +58,13 @@ type Ticket struct {
 	client *Client
 	at     int64 // of the entry in the table
 	key    uint64
+	far    bool
+}
+
+// Far returns a ticket for a connection for which the agent had to introduce the two ends.
+func (t Ticket) Far() Ticket {
+	t.far = true
+	return t
 }
 
 // Counts reports whether the ticket notes anything.
@@ -85,14 +92,18 @@ func (c *Client) Ask(server netip.AddrPort, netns uint64) (t Ticket, moved bool)
 	if !c.write(at, &e) {
 		return Ticket{}, true
 	}
-	return Ticket{c, at, key}, moved
+	return Ticket{client: c, at: at, key: key}, moved
 }
 
 // turn counts a connection where others were short, and reports whether it is moved as a trial.
 func (e *entry) turn() bool {
 	e.since++
 	if probe := e.nextProbe(); e.since >= probe {
-		e.since, e.probe = 0, min(2*probe, probesMost)
+		most := uint32(probesMost)
+		if probe > probesMost { // rule: TestClientFar
+			most = probesFarMost
+		}
+		e.since, e.probe = 0, min(2*probe, most)
 		return true
 	}
 	e.kept++
@@ -179,6 +190,12 @@ func (t Ticket) Short() {
 	t.change(func(e *entry) {
 		if e.shorts < uint32(t.client.after.Load()) {
 			e.shorts++
+		}
+		switch far := e.probe > probesMost; {
+		case t.far && !far: // rule: TestClientFar
+			e.probe = probesFar
+		case far && !t.far: // rule: TestClientFar
+			e.probe = 0
 		}
 	})
 }

@@ -99,6 +99,31 @@ func TestClient(t *testing.T) {
 	}
 }
 
+// TestClientFar tries fewer of the connections for which the agent has to introduce the two ends, until one
+// needs no agent.
+func TestClientFar(t *testing.T) {
+	c := newClient(t, newDir(t), 4)
+	far := func(n int) string {
+		var b strings.Builder
+		for range n {
+			ticket, moved := c.Ask(server, 1)
+			if !moved {
+				b.WriteByte('t')
+				continue
+			}
+			ticket.Far().Short()
+			b.WriteByte('m')
+		}
+		return counted(b.String())
+	}
+	if got, want := far(4+512+1024+2*2048), "4m511t1m1023t1m2047t1m2047t1m"; got != want {
+		t.Errorf("connections that the agent introduces: %s, want %s", got, want)
+	}
+	if got, want := counted(connect(c, server, 2048+32+64, true)), "2047t1m31t1m63t1m"; got != want {
+		t.Errorf("afterwards, without the agent: %s, want %s", got, want)
+	}
+}
+
 // TestClientGrown counts only connections that are short one after another.
 func TestClientGrown(t *testing.T) {
 	c := newClient(t, newDir(t), 4)

@@ -55,6 +55,11 @@ const (
 	idle       = 60 // seconds, after which another one may take the place
 	probes     = 32 // of how many connections the last one is moved all the same
 	probesMost = 256
+
+	// Where the agent has to introduce the two each time, a move takes as long as 30 others do. Then the
+	// first trial is one in probesFar, and the last ones are one in probesFarMost: preload/src/admission.c.
+	probesFar     = 2 * probesMost
+	probesFarMost = 8 * probesMost
 )
 
 // DefaultAfter is how many connections of a program to a server have to be short, one after
@@ -92,7 +97,7 @@ func (e *entry) append(b []byte) []byte {
 
 // nextProbe is the last of how many connections is moved.
 func (e *entry) nextProbe() uint32 {
-	if e.probe < probes || e.probe > probesMost {
+	if e.probe < probes || e.probe > probesFarMost {
 		return probes
 	}
 	return e.probe

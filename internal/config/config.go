@@ -22,6 +22,7 @@
 //	listen-address  127.0.0.1   # address or prefix; any, none
 //	connect-port    !5432       # of servers that programs here connect to
 //	connect-address 10.0.0.0/8
+//	users           any         # whose programs may be at the other end: same, any, NAME, @GROUP
 //	memory          512MiB      # what a process receives into, at most
 //	ring-after      64KiB       # bytes in a direction before a ring joins a connection of 'gosmc run'
 //	short-after     16          # short connections of a program to a server before others stay TCP; off: none does
@@ -69,6 +70,7 @@ const (
 	ListenAddress  = "listen-address"
 	ConnectPort    = "connect-port"
 	ConnectAddress = "connect-address"
+	UsersWord      = "users"
 	Memory         = "memory"
 	RingAfter      = "ring-after"
 	ShortAfter     = "short-after"
@@ -81,6 +83,7 @@ var Variables = map[string]string{
 	UEID: "GOSMC_UEIDS", SEID: "GOSMC_SEID", Peer: "GOSMC_SMCR_PEERS", Device: "GOSMC_SMCR_DEVICES", SMCRv1: "GOSMC_SMCR_V1",
 	Program: "GOSMC_PROGRAMS", ListenPort: "GOSMC_LISTEN_PORTS", ListenAddress: "GOSMC_LISTEN_ADDRESSES",
 	ConnectPort: "GOSMC_CONNECT_PORTS", ConnectAddress: "GOSMC_CONNECT_ADDRESSES", Memory: "GOSMC_MEMORY", RingAfter: "GOSMC_RING_AFTER", ShortAfter: "GOSMC_SHORT_AFTER",
+	UsersWord: "GOSMC_USERS",
 }
 
 // Limits of ours.
@@ -105,9 +108,10 @@ type Settings struct {
 	Off             bool     // every connection is TCP
 	Programs        []string // that may leave it, see [NewPolicy]
 	Listen, Connect Filter
-	Memory          int64 // bytes that a process receives into, with package smc or on rings; 0: the default
-	RingAfter       int64 // bytes before a ring joins a connection; 0: the default
-	ShortAfter      int   // short connections before others stay TCP; 0: the default, below 0: none does
+	Users           []string // other users, see [NewUsers]
+	Memory          int64    // bytes that a process receives into, in buffers or rings; 0: the default
+	RingAfter       int64    // bytes before a ring joins a connection; 0: the default
+	ShortAfter      int      // short connections before others stay TCP; 0: the default, below 0: none does
 }
 
 // Path returns where the file is. A program with privileges that its caller has not does not look
@@ -227,6 +231,10 @@ func Check(word, value string) error {
 		}
 	case ListenAddress, ConnectAddress:
 		if _, err := parseAddress(value); err != nil {
+			return fmt.Errorf("%s %w", word, err)
+		}
+	case UsersWord:
+		if err := checkUsers(value); err != nil {
 			return fmt.Errorf("%s %w", word, err)
 		}
 	case Memory, RingAfter:

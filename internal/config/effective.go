@@ -11,7 +11,8 @@ import (
 
 // Words are all words of the file, in the order of its documentation.
 var Words = []string{
-	SMC, Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress, Memory, RingAfter, ShortAfter,
+	SMC, Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress, UsersWord,
+	Memory, RingAfter, ShortAfter,
 	UEID, SEID, Peer, Device, SMCRv1, PNET,
 }
 
@@ -19,7 +20,8 @@ var Words = []string{
 // written as there; other defaults are a description in parentheses.
 var Defaults = map[string]string{
 	SMC: "on", Program: "any", ListenPort: "any", ListenAddress: "any", ConnectPort: "any",
-	ConnectAddress: "any", Memory: "(by the memory of the machine)", RingAfter: "256KiB",
+	ConnectAddress: "any", UsersWord: "(same; any in /run/gosmc)",
+	Memory: "(by the memory of the machine)", RingAfter: "256KiB",
 	ShortAfter: "16", UEID: "(none)", SEID: "on", Peer: "(peers with TCP option 254)",
 	Device: "(the address of the connection)", SMCRv1: "off", PNET: "(none)",
 }
@@ -92,11 +94,12 @@ func (e *Entry) Override(values []string) {
 	e.Values, e.Source, e.Lines = values, "--"+e.Word, nil
 }
 
-// A Problem is a line of a file that is not understood, or that has no effect.
+// A Problem is a line of a file that is not understood, that has no effect, or that names a user or
+// a group that is not there.
 type Problem struct {
 	Line    int    `json:"line"` // from 1; 0: the file as a whole
 	Word    string `json:"word"` // first of the line
-	Near    string `json:"near"` // the word that was probably meant; empty: none is near
+	Near    string `json:"near"` // the word, or entry of users, that was probably meant; empty: none
 	Message string `json:"message"`
 }
 
@@ -127,6 +130,15 @@ func Problems(path string) ([]Problem, error) {
 			continue
 		}
 		last[key] = n
+	}
+	for i, l := range f.lines {
+		if l.word != UsersWord {
+			continue
+		}
+		if p := unknownUser(l.value); p != nil {
+			p.Line = i + 1
+			list = append(list, *p)
+		}
 	}
 	if whole := f.whole(); whole != nil {
 		list = append(list, *whole)

@@ -73,6 +73,11 @@ func TestProblems(t *testing.T) {
 			"1 memory  memory has no effect here: line 2", "3 pnet  pnet for a0 has no effect here: line 4"}},
 		{"too many", nine, []string{"9 ueid  ueid number 9"}},
 		{"no EID", "seid off\n", []string{"1 seid  seid off has no effect"}},
+		{"user", "users any # all\nusers !rooot\nusers @nobody-has-this-name\nusers !0\nusers @0\n", []string{
+			`2 users !root users "!rooot": no user has the name "rooot": until this is right, ` +
+				`no other user is admitted; did you mean !root?`,
+			`3 users  users "@nobody-has-this-name": no group has the name "nobody-has-this-name": ` +
+				`the entry admits nobody; a group of`}},
 		{"order", "seid off\nfoo\n", []string{"1 seid ", "2 foo  unknown"}},
 	} {
 		list, err := Problems(write(t, tt.text))

@@ -33,6 +33,7 @@ const (
 // Several goroutines may use it.
 type Policy struct {
 	Listen, Connect Rules
+	Users           Users
 }
 
 // Rules are a [Filter] that was understood.
@@ -59,7 +60,7 @@ type addressRule struct {
 }
 
 // NewPolicy makes a policy of the filters for listening and for connecting, and of the names of
-// programs: see [CheckProgram]. The program is the caller's.
+// programs: see [CheckProgram]. The program is the caller's. Its Users say nothing.
 func NewPolicy(listen, connect Filter, programs []string, program string) (*Policy, error) {
 	var p Policy
 	var err error
@@ -305,13 +306,14 @@ func Source(word string) string {
 
 // policyWords are the words of a [Policy]. If one of them is not understood, everything is refused:
 // TCP cannot be wrong.
-var policyWords = []string{Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress}
+var policyWords = []string{Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress, UsersWord}
 
 // settlePolicy takes over the values of the policy words.
 func (s *Settings) settlePolicy(values map[string][]string, getenv func(string) string) {
 	s.Programs = values[Program]
 	s.Listen = Filter{values[ListenPort], values[ListenAddress]}
 	s.Connect = Filter{values[ConnectPort], values[ConnectAddress]}
+	s.Users = values[UsersWord]
 	for _, v := range values[SMC] {
 		on, _ := ParseSwitch(v) // checked
 		s.Off = !on
@@ -344,6 +346,11 @@ func (s *Settings) Environ() (list []string) {
 	add(ListenAddress, s.Listen.Addresses)
 	add(ConnectPort, s.Connect.Ports)
 	add(ConnectAddress, s.Connect.Addresses)
+	if users, err := NewUsers(s.Users); err != nil {
+		add(UsersWord, []string{usersSame})
+	} else if value := users.numeric(); value != "" {
+		add(UsersWord, []string{value})
+	}
 	if s.Memory > 0 {
 		list = append(list, Variables[Memory]+"="+strconv.FormatInt(s.Memory, 10))
 	}

@@ -208,23 +208,46 @@ func (s *Socket) SetUpVeth(name string, p netip.Prefix) error {
 }
 
 // In calls a function on a thread in the network namespace of a process. The thread ends with it.
-func In(pid int, f func() error) error {
+func In(pid int, f func() error) error { return InFile(fmt.Sprintf("/proc/%d/ns/net", pid), f) }
+
+// InFile calls a function on a thread in the network namespace that a file stands for, such as one
+// in /run/netns. The thread is of no use to anybody else, and ends with the function; threads that
+// the function starts are elsewhere, and so is what it reads in /proc/self and /proc/net. A file that
+// stands for no network namespace is [unix.EINVAL].
+func InFile(path string, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread, which is elsewhere then, ends with this function
-		done <- func() error {
-			ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
-			if err != nil {
-				return err
-			}
-			defer ns.Close()
-			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-				return os.NewSyscallError("setns", err)
-			}
-			return f()
-		}()
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		done <- inFile(path, f)
 	}()
 	return <-done
+}
+
+// inFile is InFile for a thread that has nothing else to do. The thread comes back: the first one of
+// a process stays when its goroutine ends, and the process is then seen in that one's namespace.
+func inFile(path string, f func() error) error {
+	open := func(path string) (int, error) {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0) // a FIFO, too, does not wait
+		if err != nil {
+			return -1, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		return fd, nil
+	}
+	own, err := open("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	defer unix.Close(own)
+	ns, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(ns)
+	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+		return os.NewSyscallError("setns", err)
+	}
+	defer unix.Setns(own, unix.CLONE_NEWNET)
+	return f()
 }
 
 // carrierTimeout bounds the wait for interfaces to be running, and carrierLook is how often it is looked.

@@ -69,12 +69,6 @@ func Names(d *os.File) []string {
 	return names
 }
 
-// OpenDir opens a directory that somebody else may have made: it follows no link, and does
-// not wait for a writer of a FIFO.
-func OpenDir(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-}
-
 // RemoveOtherBoots removes the files that this user's processes have left in a run directory when
 // an earlier boot of this machine ended, a long time ago. It looks at a bounded number of files.
 func RemoveOtherBoots(dir string) {

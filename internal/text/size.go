@@ -66,3 +66,22 @@ func Unit(v int64, unit string) string {
 	}
 	return GroupDigits(strconv.FormatInt(v, 10)) + " " + Printable(unit)
 }
+
+// Size returns a number of bytes as it is if it is small or a power of two, else in three
+// or four digits: "1100 B", "64 KiB", "1.2 MiB".
+func Size(n uint64) string {
+	if n < 10000 && (n < 1024 || n%1024 != 0) {
+		return strconv.FormatUint(n, 10) + " B"
+	}
+	v := float64(n)
+	for _, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if v /= 1024; v < 1000 || unit == "TiB" {
+			decimals := 1
+			if v >= 100 || v == math.Trunc(v) {
+				decimals = 0
+			}
+			return strconv.FormatFloat(v, 'f', decimals, 64) + " " + unit
+		}
+	}
+	panic("text: impossible unit")
+}

@@ -1,7 +1,10 @@
 package text
 
 import (
+	"cmp"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -32,6 +35,53 @@ func (t *Table) Below(lines ...string) {
 	}
 	i := len(t.rows) - 1
 	t.notes[i] = append(t.notes[i], lines...)
+}
+
+// Pick leaves the columns with these indexes, in their order. It comes after the last Add.
+func (t *Table) Pick(columns []int) {
+	pick := func(row []string) []string {
+		var cells []string
+		for _, c := range columns {
+			cell := ""
+			if c < len(row) {
+				cell = row[c]
+			}
+			cells = append(cells, cell)
+		}
+		return cells
+	}
+	all := t.Columns
+	t.Columns = nil
+	for _, c := range columns {
+		t.Columns = append(t.Columns, all[c])
+	}
+	for i, row := range t.rows {
+		t.rows[i] = pick(row)
+	}
+}
+
+// Sort orders the rows by a column: numbers, which are aligned right, from the largest, and text by
+// its bytes. Rows that are equal there stay in order. Lines below a row stay below it.
+func (t *Table) Sort(column int) {
+	type line struct {
+		cells, notes []string
+		number       uint64
+	}
+	lines := make([]line, len(t.rows))
+	for i, row := range t.rows {
+		lines[i] = line{cells: row, notes: t.notes[i]}
+		lines[i].number, _ = strconv.ParseUint(strings.ReplaceAll(row[column], " ", ""), 10, 64)
+	}
+	slices.SortStableFunc(lines, func(a, b line) int {
+		if t.Columns[column].Right {
+			return cmp.Compare(b.number, a.number)
+		}
+		return strings.Compare(a.cells[column], b.cells[column])
+	})
+	t.notes = make(map[int][]string)
+	for i, l := range lines {
+		t.rows[i], t.notes[i] = l.cells, l.notes
+	}
 }
 
 // Len returns the number of rows.

@@ -72,3 +72,17 @@ func TestError(t *testing.T) {
 		t.Errorf("Error = %q, want %q", got, want)
 	}
 }
+
+func TestSize(t *testing.T) {
+	for _, tt := range []struct {
+		n    uint64
+		want string
+	}{
+		{0, "0 B"}, {100, "100 B"}, {1000, "1000 B"}, {1024, "1 KiB"}, {4500, "4500 B"}, {9999, "9999 B"}, {10000, "9.8 KiB"},
+		{65536, "64 KiB"}, {65535, "64.0 KiB"}, {200_000, "195 KiB"}, {1 << 20, "1 MiB"}, {1<<20 + 1<<19, "1.5 MiB"}, {1 << 62, "4194304 TiB"},
+	} {
+		if got := Size(tt.n); got != tt.want {
+			t.Errorf("Size(%d) = %q, want %q", tt.n, got, tt.want)
+		}
+	}
+}
