@@ -104,8 +104,15 @@ type Config struct {
 	// machine's memory, or half of the limit of the process's control group, if that is less.
 	MemoryBudget int64
 
-	// AnyUser lets programs of other users share memory with us, if they allow it too and
-	// both use one run directory. By default only programs of the same user may.
+	// Users are the other users whose programs may share memory with us, if they admit us and
+	// both use one run directory: "same" for none, "any" for all, users and "@" groups by name or
+	// number, and exceptions behind "!". Empty means $GOSMC_USERS, or the lines in the configuration
+	// file, else "any" where the run directory is the machine's, as packages prepare /run/gosmc, and
+	// "same" elsewhere. Programs of our own user may always. An exception for a name that nobody has
+	// leaves no other user.
+	Users []string
+
+	// AnyUser is the same as Users with "any". Users comes first.
 	AnyUser bool
 
 	// ShortAfter is after how many connections to a server that were too short to gain, one after
@@ -117,6 +124,7 @@ type Config struct {
 	// does not count.
 	ShortAfter int
 
-	// Logger gets events that an operator may want to know of; nil logs nothing.
+	// Logger gets events that an operator may want to know of. With nil they go to standard error
+	// if GOSMC_LOG is stderr, and nowhere otherwise.
 	Logger *slog.Logger
 }

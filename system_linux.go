@@ -60,6 +60,7 @@ func (c *Config) internal() host.Config {
 		ReadBuffer:    c.ReadBuffer,
 		MemoryBudget:  c.MemoryBudget,
 		AnyUser:       c.AnyUser,
+		Users:         c.Users,
 		ShortAfter:    c.ShortAfter,
 		Logger:        c.Logger,
 	}

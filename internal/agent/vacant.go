@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc/internal/rdma"
+	"github.com/gosmc/smc/internal/rdma/orphan"
 )
 
 // A vacancy is a shared port without a process, of which the last one has ended a short time ago.
@@ -20,7 +20,7 @@ import (
 // answers them ([rdma.OrphanResponder]), as a process on the port would. The vacancy ends after
 // vacancyTime, and at once when somebody has the port again.
 type vacancy struct {
-	orphans *rdma.OrphanResponder
+	orphans *orphan.Responder
 	account account // of the process that was given a socket last; of root if that is not known
 	began   time.Time
 	netns   uint64 // inode of the network namespace, 0 for the agent's own
@@ -110,7 +110,7 @@ func (p *ports) begin(e endpoint, inhabited map[uint64]string) *vacancy {
 	respond := func() error {
 		addr, err := withIndex(e.addr)
 		if err == nil {
-			v.orphans, err = rdma.RespondToOrphans(addr)
+			v.orphans, err = orphan.Respond(addr)
 		}
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gosmc/smc/internal/bench/program"
 )
 
 // A Row is one line of measurements: the same work over several transports.
@@ -43,7 +45,7 @@ type Row struct {
 	from     string
 
 	// program is the work of a row in which other programs do it. They know nothing of us.
-	program *programWork
+	program *program.Work
 
 	// value makes the number of one round.
 	value func(roundResult) float64

@@ -80,3 +80,24 @@ func TestMusts(t *testing.T) {
 		}
 	}
 }
+
+// TestCPUBounds has the processor time of an operation judged by itself.
+func TestCPUBounds(t *testing.T) {
+	rounds := roundTable{"run-redis": {
+		"tcp set": {{rate: 100, cpuEach: 20e-6}}, "run set": {{rate: 200, cpuEach: 10e-6}},
+		"tcp get": {{rate: 100, cpuEach: 20e-6}}, "run get": {{rate: 400, cpuEach: 18e-6}},
+	}}
+	var r Report
+	r.evaluate([]*Row{findRow("run-redis")}, rounds)
+	b := r.Benchmarks[0]
+	if len(b.CPUBounds) != 2 || b.CPUBounds[0].Verdict != Pass || b.CPUBounds[1].Verdict != Miss {
+		t.Errorf("CPU bounds %+v, want the first one met, and not the second", b.CPUBounds)
+	}
+	const want = "run-redis: run get takes 0.9x of the processor time of tcp get, must be at most 0.7x"
+	if len(r.MustMissed) != 1 || r.MustMissed[0] != want {
+		t.Errorf("must missed = %q, want %q", r.MustMissed, want)
+	}
+	if got := b.find("run get").CPUEach; got < 17.9 || got > 18.1 {
+		t.Errorf("CPU each is %v µs, want 18", got)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gosmc/smc/internal/bench/program"
 	"github.com/gosmc/smc/internal/child"
 	"github.com/gosmc/smc/internal/measure"
 )
@@ -107,13 +108,13 @@ func limitRingSize(results map[string][]roundResult) int {
 type stage struct {
 	noNetns  error // why there can be no network namespaces
 	hadNetns bool
-	home     *programHome // nil until a row needs it
-	pods     *podSite     // nil until a row needs it
+	home     *program.Home // nil until a row needs it
+	pods     *podSite      // nil until a row needs it
 }
 
 func (s *stage) close() {
 	if s.home != nil {
-		s.home.close()
+		s.home.Close()
 	}
 	if s.pods != nil {
 		s.pods.Close()
@@ -143,6 +144,26 @@ func (s *stage) site(ctx context.Context, b *Row) (*site, error) {
 		return nil, fmt.Errorf("needs network namespaces: %w", s.noNetns)
 	}
 	return siteLoopback(ctx, s.noNetns), nil
+}
+
+// measureProgram measures one round of a row of programs.
+func (s *stage) measureProgram(
+	ctx context.Context, b *Row, transport string, plan Plan,
+) (roundResult, error) {
+	if missing := b.program.Missing(); missing != "" {
+		return roundResult{}, errors.New(missing)
+	}
+	if s.home == nil {
+		home, err := program.NewHome()
+		if err != nil {
+			return roundResult{}, err
+		}
+		s.home = home
+	}
+	r, err := s.home.Measure(ctx, b.program, transport, plan.Measure)
+	return roundResult{
+		rate: r.Rate, bytes: r.Bytes, p50: r.P50, p99: r.P99, cpu: r.CPU, cpuEach: r.CPUEach, mode: r.Mode,
+	}, err
 }
 
 // podSite makes the site of one round in containers.

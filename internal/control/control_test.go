@@ -81,12 +81,12 @@ func serve(t *testing.T, dir, name string, status func() Status) *Server {
 // dial connects to a control socket as any program might.
 func dial(t *testing.T, dir, name string) *net.UnixConn {
 	t.Helper()
-	ctl, err := openDir(dir, false)
+	d, err := openFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ctl.Close()
-	c, err := dialHost(t.Context(), ctl, name)
+	defer d.Close()
+	c, err := dialHost(t.Context(), d, name)
 	if err != nil {
 		t.Fatalf("dialHost(%q) = %v", name, err)
 	}

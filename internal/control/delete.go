@@ -51,12 +51,12 @@ func DeleteLink(ctx context.Context, dir, name string, group uint32, link uint8)
 func deleteLink(ctx context.Context, dir, name string, request deleteRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
 	defer cancel()
-	ctl, err := openDir(dir, false)
+	d, err := openFolder(dir)
 	if err != nil {
 		return err
 	}
-	defer ctl.Close()
-	c, err := dialHost(ctx, ctl, name)
+	defer d.Close()
+	c, err := dialHost(ctx, d, name)
 	if err != nil {
 		return err
 	}

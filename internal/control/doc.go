@@ -30,7 +30,9 @@
 // from for too long.
 //
 // The file has mode 0600, and the server also looks at the caller's user (SO_PEERCRED): only
-// the same user and root are answered. A name in ctl that begins with a dot is a socket in the making.
+// the same user and root are answered. Root of the machine asks a host in a user namespace, where it
+// has no number, as that host's user, see dialHost. A name in ctl that begins with a dot is a socket
+// in the making.
 package control
 
 // Version is the version of the control protocol and of [Status] in it. Fields may be

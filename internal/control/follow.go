@@ -92,14 +92,14 @@ func FollowTrace(ctx context.Context, dir, name string, opts TraceOptions, handl
 
 // connect connects to the control socket of a host.
 func connect(ctx context.Context, dir, name string) (*net.UnixConn, error) {
-	ctl, err := openDir(dir, false)
+	d, err := openFolder(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer ctl.Close()
+	defer d.Close()
 	ctx, cancel := context.WithTimeout(ctx, 2*ioTimeout)
 	defer cancel()
-	return dialHost(ctx, ctl, name)
+	return dialHost(ctx, d, name)
 }
 
 // askTrace sends the request and reads the first line.

@@ -25,8 +25,13 @@ const (
 
 // Bounds of a [Gather].
 const (
-	maxSockets        = 8192                  // names looked at in one ctl directory
-	gatherConcurrency = 4                     // hosts asked at a time
+	maxNames          = 64 << 10              // names looked at in one ctl directory, which users may share
+	maxSockets        = 8192                  // hosts of a user there
+	maxLanes          = 64                    // users whose hosts are asked at a time
+	gatherConcurrency = 4                     // hosts of a user asked at a time
+	userTime          = 3 * ioTimeout         // for all hosts of a user in a directory
+	maxUserBytes      = 128 << 20             // in the answers of a user's hosts
+	maxBytes          = 512 << 20             // in the answers of all hosts
 	queueRetry        = 10 * time.Millisecond // while a host's accept queue is full, and when it has hung up
 	maxAsks           = 3                     // of one host that hangs up; when it ends, its socket closes within the second
 	readInitial       = 64 << 10              // bytes of buffer for a response

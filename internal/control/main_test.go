@@ -20,6 +20,8 @@ func init() {
 	smctest.RunChild(map[string]func(*smctest.Parent){
 		"control-serve":         childServe,
 		"control-follow-nobody": childFollowNobody,
+		"control-gather-as":     childGatherAs,
+		"control-show":          childShow,
 	})
 }
 

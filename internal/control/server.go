@@ -168,7 +168,7 @@ func (s *Server) acceptLoop() {
 // that does the rest.
 func (s *Server) serve(c *net.UnixConn) (follow func()) {
 	cred, err := peerCredentials(c)
-	if err != nil || cred.Uid != uint32(os.Geteuid()) && cred.Uid != 0 {
+	if err != nil || cred.Uid != uint32(os.Geteuid()) && cred.Uid != 0 { // rule: TestElsewhereStrangers: cred.Uid != 0 -> cred.Uid == 0
 		return nil
 	}
 	r := bufio.NewReaderSize(c, maxRequest)

@@ -87,7 +87,7 @@ type StatusLimit struct {
 // StatusCounters count from the start of the host. Keys of the maps are modes: "TCP", "SMC-D", "SMC-R".
 type StatusCounters struct {
 	Connections map[string]uint64 `json:"connections"` // by the mode they ended up in
-	// AsServer has those of Connections that the program has accepted.
+	// AsServer has the Connections that the program has accepted.
 	AsServer         map[string]uint64    `json:"connections_as_server"`
 	Bytes            map[string]ByteCount `json:"bytes"` // payload
 	HandshakesOK     uint64               `json:"handshakes_ok"`

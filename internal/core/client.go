@@ -12,7 +12,7 @@ import (
 // This file is the client's side of a [Handshake].
 
 // startClient sends the Proposal, or a Decline in its place: the server expects one of the two.
-func (h *Handshake) startClient(now time.Time, out []Output) []Output {
+func (h *Handshake) startClient(now time.Time, out []HandshakeOutput) []HandshakeOutput {
 	if h.caps.Refuse != clc.DiagNone {
 		return h.decline(now, h.caps.Refuse, out)
 	}
@@ -77,8 +77,8 @@ func (c *Capabilities) proposal() (clc.Proposal, bool) {
 }
 
 // handleAccept takes the server's choice. It must be one that we offered.
-func (h *Handshake) handleAccept(now time.Time, a clc.Accept, out []Output) []Output {
-	broken := func(format string, args ...any) []Output {
+func (h *Handshake) handleAccept(now time.Time, a clc.Accept, out []HandshakeOutput) []HandshakeOutput {
+	broken := func(format string, args ...any) []HandshakeOutput {
 		return h.protocolError(now, "CLC Accept", fmt.Errorf(format, args...), out)
 	}
 	offered := h.proposal.V1
@@ -192,7 +192,7 @@ func (h *Handshake) checkParamsR(v clc.Version, p *clc.ParamsR) error {
 
 // sendConfirm answers the Accept. SMC-D, and SMC-R in a link group that exists, is in use from
 // here on.
-func (h *Handshake) sendConfirm(now time.Time, r Resources, out []Output) []Output {
+func (h *Handshake) sendConfirm(now time.Time, r Resources, out []HandshakeOutput) []HandshakeOutput {
 	c := clc.Confirm{
 		Version: h.accept.Version, EID: h.choice.EID,
 		FirstContact: h.accept.FirstContact && h.accept.Version == clc.V2,

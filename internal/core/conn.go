@@ -110,7 +110,7 @@ func (c *Conn) Deadline() time.Time { return c.deadline }
 // Handle takes one event and appends the outputs for it to out. Every event is harmless in every
 // state; after StateClosed none has an effect. Neither the event nor the peer's flags can make it
 // fail: unknown flag bits are ignored.
-func (c *Conn) Handle(now time.Time, ev ConnEvent, out []Output) []Output {
+func (c *Conn) Handle(now time.Time, ev ConnEvent, out []ConnOutput) []ConnOutput {
 	out = c.handlePeerFlags(now, ev.Peer, out)
 	if ev.Unsent {
 		out = c.onUnsent(now, out)
@@ -149,7 +149,7 @@ func (c *Conn) peerFinished() bool { return c.peer&(cdc.Closed|cdc.Abort) != 0 }
 
 // setState is the only writer of c.state. It runs the timer in the states that await the peer:
 // passing from one to the next does not prolong the wait.
-func (c *Conn) setState(now time.Time, s ConnState, out []Output) []Output {
+func (c *Conn) setState(now time.Time, s ConnState, out []ConnOutput) []ConnOutput {
 	c.state = s
 	var timeout time.Duration
 	switch s {
@@ -177,7 +177,7 @@ func (c *Conn) setState(now time.Time, s ConnState, out []Output) []Output {
 }
 
 // enterClosed ends the connection's life.
-func (c *Conn) enterClosed(now time.Time, out []Output) []Output {
+func (c *Conn) enterClosed(now time.Time, out []ConnOutput) []ConnOutput {
 	out = c.setState(now, StateClosed, out)
 	out = c.closeTCP(out)
 	// The promise of a peer that broke the protocol is worth nothing.
@@ -187,7 +187,7 @@ func (c *Conn) enterClosed(now time.Time, out []Output) []Output {
 
 // closeTCP ends TCP in order. After C it has nothing more to tell either side: the peer has seen C
 // before the FIN, and its own end is learned from its flags, or from the fabric when it dies.
-func (c *Conn) closeTCP(out []Output) []Output {
+func (c *Conn) closeTCP(out []ConnOutput) []ConnOutput {
 	if c.tcpGone {
 		return out
 	}
@@ -196,7 +196,7 @@ func (c *Conn) closeTCP(out []Output) []Output {
 }
 
 // sendFlags sets flags of ours. After C or A nothing is sent any more.
-func (c *Conn) sendFlags(f cdc.ConnFlags, out []Output) []Output {
+func (c *Conn) sendFlags(f cdc.ConnFlags, out []ConnOutput) []ConnOutput {
 	if c.mute || c.sent&(cdc.Closed|cdc.Abort) != 0 { // rule: TestConnTable
 		return out
 	}
@@ -205,7 +205,7 @@ func (c *Conn) sendFlags(f cdc.ConnFlags, out []Output) []Output {
 }
 
 // sendEOF tells the application, if there is one, that the peer is done writing.
-func (c *Conn) sendEOF(out []Output) []Output {
+func (c *Conn) sendEOF(out []ConnOutput) []ConnOutput {
 	if c.appGone || c.eof {
 		return out
 	}
@@ -214,7 +214,7 @@ func (c *Conn) sendEOF(out []Output) []Output {
 }
 
 // fail records the failure, tells the application if there is one, and ends TCP.
-func (c *Conn) fail(why FailKind, out []Output) []Output {
+func (c *Conn) fail(why FailKind, out []ConnOutput) []ConnOutput {
 	if c.why == FailNone {
 		c.why = why
 		if !c.appGone {
@@ -229,7 +229,7 @@ func (c *Conn) fail(why FailKind, out []Output) []Output {
 }
 
 // enterAborted leaves the peer behind: only the application remains, if it is still there.
-func (c *Conn) enterAborted(now time.Time, out []Output) []Output {
+func (c *Conn) enterAborted(now time.Time, out []ConnOutput) []ConnOutput {
 	if c.appGone {
 		return c.enterClosed(now, out)
 	}
@@ -237,7 +237,7 @@ func (c *Conn) enterAborted(now time.Time, out []Output) []Output {
 }
 
 // enterPeerAbortWait aborts the connection from our side (RFC 7609 p.87, 1A).
-func (c *Conn) enterPeerAbortWait(now time.Time, why FailKind, out []Output) []Output {
+func (c *Conn) enterPeerAbortWait(now time.Time, why FailKind, out []ConnOutput) []ConnOutput {
 	out = c.sendFlags(cdc.Abort, out)
 	out = c.fail(why, out)
 	if c.peerFinished() {
@@ -247,7 +247,7 @@ func (c *Conn) enterPeerAbortWait(now time.Time, why FailKind, out []Output) []O
 }
 
 // handlePeerFlags takes the peer's flags; only flags that were not set before have an effect.
-func (c *Conn) handlePeerFlags(now time.Time, flags cdc.ConnFlags, out []Output) []Output {
+func (c *Conn) handlePeerFlags(now time.Time, flags cdc.ConnFlags, out []ConnOutput) []ConnOutput {
 	fresh := flags & allConnFlags &^ c.peer
 	if fresh == 0 {
 		return out
@@ -263,7 +263,7 @@ func (c *Conn) handlePeerFlags(now time.Time, flags cdc.ConnFlags, out []Output)
 }
 
 // handleClosing takes D or C or both. A D that comes after C says nothing new.
-func (c *Conn) handleClosing(now time.Time, fresh cdc.ConnFlags, out []Output) []Output {
+func (c *Conn) handleClosing(now time.Time, fresh cdc.ConnFlags, out []ConnOutput) []ConnOutput {
 	closed := fresh&cdc.Closed != 0
 	switch c.state {
 	case StateInit, StateActive:
@@ -307,7 +307,7 @@ func (c *Conn) handleClosing(now time.Time, fresh cdc.ConnFlags, out []Output) [
 // onUnsent takes the news that bytes which the application has written are still ours: "if there is
 // any pending data to be written and PeerConnectionClosed is on, then an SMC-R connection reset must
 // be performed" (RFC 7609 p.84, 4A). The peer learns that it has not got all there was.
-func (c *Conn) onUnsent(now time.Time, out []Output) []Output {
+func (c *Conn) onUnsent(now time.Time, out []ConnOutput) []ConnOutput {
 	switch c.state {
 	case StateAppCloseWait1:
 		if c.peer&cdc.Closed == 0 {
@@ -323,7 +323,7 @@ func (c *Conn) onUnsent(now time.Time, out []Output) []Output {
 }
 
 // handleAbort takes A for the first time (RFC 7609 p.88, 2A and 2B).
-func (c *Conn) handleAbort(now time.Time, out []Output) []Output {
+func (c *Conn) handleAbort(now time.Time, out []ConnOutput) []ConnOutput {
 	switch c.state {
 	case StateInit:
 		return c.enterClosed(now, c.fail(FailReset, out))
@@ -341,7 +341,7 @@ func (c *Conn) handleAbort(now time.Time, out []Output) []Output {
 }
 
 // onEstablished starts the flow of data.
-func (c *Conn) onEstablished(now time.Time, out []Output) []Output {
+func (c *Conn) onEstablished(now time.Time, out []ConnOutput) []ConnOutput {
 	switch c.state {
 	case StateInit:
 		return c.setState(now, StateActive, out)
@@ -354,7 +354,7 @@ func (c *Conn) onEstablished(now time.Time, out []Output) []Output {
 }
 
 // onClose takes the application's close. A second one changes nothing.
-func (c *Conn) onClose(now time.Time, abortive bool, out []Output) []Output {
+func (c *Conn) onClose(now time.Time, abortive bool, out []ConnOutput) []ConnOutput {
 	if c.appGone {
 		return out
 	}
@@ -394,7 +394,7 @@ func (c *Conn) onClose(now time.Time, abortive bool, out []Output) []Output {
 }
 
 // onShutdownWrite takes the application's shutdown for writing.
-func (c *Conn) onShutdownWrite(now time.Time, out []Output) []Output {
+func (c *Conn) onShutdownWrite(now time.Time, out []ConnOutput) []ConnOutput {
 	switch c.state {
 	case StateActive, StateAppCloseWait1:
 		out = append(c.sendFlags(cdc.DoneWriting, out), WriteClosed{})
@@ -414,7 +414,7 @@ func (c *Conn) onShutdownWrite(now time.Time, out []Output) []Output {
 }
 
 // onFatal ends the connection for a reason of ours: we want to, or the peer broke the protocol.
-func (c *Conn) onFatal(now time.Time, why FailKind, out []Output) []Output {
+func (c *Conn) onFatal(now time.Time, why FailKind, out []ConnOutput) []ConnOutput {
 	switch c.state {
 	case StateInit:
 		return c.enterClosed(now, c.fail(why, out))
@@ -431,7 +431,7 @@ func (c *Conn) onFatal(now time.Time, why FailKind, out []Output) []Output {
 }
 
 // onTCPFin takes the end of the peer's direction of TCP.
-func (c *Conn) onTCPFin(now time.Time, readAll bool, out []Output) []Output {
+func (c *Conn) onTCPFin(now time.Time, readAll bool, out []ConnOutput) []ConnOutput {
 	if c.mode == SMCR || c.state == StatePeerAbortWait { // rule: TestConnTable
 		// SMC-R: the flags may still be on their way. PeerAbortWait: we have reset TCP
 		// ourselves, and this is older than that.
@@ -443,7 +443,7 @@ func (c *Conn) onTCPFin(now time.Time, readAll bool, out []Output) []Output {
 // onTCPReset takes a reset. The peer, if it lives, is told by A that we have seen it and awaited:
 // "if an SMC-R peer receives a TCP RST for a given SMC-R connection, it also initiates SMC-R
 // abnormal connection termination processing" (RFC 7609 p.88).
-func (c *Conn) onTCPReset(now time.Time, out []Output) []Output {
+func (c *Conn) onTCPReset(now time.Time, out []ConnOutput) []ConnOutput {
 	if c.peerFinished() {
 		return out
 	}
@@ -453,7 +453,7 @@ func (c *Conn) onTCPReset(now time.Time, out []Output) []Output {
 // onPeerDead takes the news that nobody is left on the other side. The application gets the same
 // result as from TCP when a process ends without closing: the end of the stream if it had read
 // everything, else a reset.
-func (c *Conn) onPeerDead(now time.Time, readAll bool, out []Output) []Output {
+func (c *Conn) onPeerDead(now time.Time, readAll bool, out []ConnOutput) []ConnOutput {
 	if c.peerFinished() {
 		return out
 	}
@@ -467,7 +467,7 @@ func (c *Conn) onPeerDead(now time.Time, readAll bool, out []Output) []Output {
 // onLost takes the loss of the way to the peer, or of the place that we write. "It must not attempt
 // to perform any RDMA writes to this RMBE" (RFC 7609 p.62). Unlike there, data that had arrived
 // before stays readable, as after any other failure.
-func (c *Conn) onLost(now time.Time, why FailKind, out []Output) []Output {
+func (c *Conn) onLost(now time.Time, why FailKind, out []ConnOutput) []ConnOutput {
 	c.mute = true // rule: TestConnTable
 	if c.peerFinished() {
 		return out
@@ -476,7 +476,7 @@ func (c *Conn) onLost(now time.Time, why FailKind, out []Output) []Output {
 }
 
 // leave ends the connection without the peer, which cannot be told.
-func (c *Conn) leave(now time.Time, why FailKind, out []Output) []Output {
+func (c *Conn) leave(now time.Time, why FailKind, out []ConnOutput) []ConnOutput {
 	switch c.state {
 	case StateInit:
 		return c.enterClosed(now, c.fail(why, out))
@@ -493,7 +493,7 @@ func (c *Conn) leave(now time.Time, why FailKind, out []Output) []Output {
 
 // onTimer ends a wait when its time is up. "When this timeout occurs, the local SMC-R peer performs
 // TCP reset processing" (RFC 7609 p.85).
-func (c *Conn) onTimer(now time.Time, out []Output) []Output {
+func (c *Conn) onTimer(now time.Time, out []ConnOutput) []ConnOutput {
 	if c.deadline.IsZero() || now.Before(c.deadline) {
 		return out
 	}

@@ -1,14 +1,12 @@
 package core
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/core/coretest"
 	"github.com/gosmc/smc/wire/cdc"
 )
 
@@ -22,7 +20,7 @@ import (
 //	t(n) -t   SetTimer n seconds from now, ClearTimer
 //	clean dirty     ReleaseBuffers
 //	end(k)    ConnClosed
-func outputText(now time.Time, outs []Output) string {
+func outputText(now time.Time, outs []ConnOutput) string {
 	var words []string
 	for _, o := range outs {
 		words = append(words, outputWord(now, o))
@@ -40,7 +38,7 @@ func flagWord(f cdc.ConnFlags) string {
 	return strings.NewReplacer("DoneWriting", "D", "Closed", "C", "Abort", "A", "|", "+").Replace(f.String())
 }
 
-func outputWord(now time.Time, o Output) string {
+func outputWord(now time.Time, o ConnOutput) string {
 	switch o := o.(type) {
 	case SendFlags:
 		return "send(" + flagWord(o.Flags) + ")"
@@ -72,7 +70,7 @@ func outputWord(now time.Time, o Output) string {
 	return fmt.Sprintf("unknown %T", o)
 }
 
-var epoch = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+var epoch = coretest.Epoch
 
 // Events as words, with the flags that come with them. "~": the peer had read everything.
 var connEvents = map[string]ConnEvent{
@@ -138,10 +136,10 @@ var connStates = []struct {
 }
 
 // play drives a fresh connection along the words and returns it with the outputs of the last one.
-func play(t *testing.T, mode Mode, words string) (*Conn, []Output) {
+func play(t *testing.T, mode Mode, words string) (*Conn, []ConnOutput) {
 	t.Helper()
 	c := NewConn(mode)
-	var outs []Output
+	var outs []ConnOutput
 	for w := range strings.FieldsSeq(words) {
 		ev, ok := connEvents[w]
 		if !ok {
@@ -203,7 +201,7 @@ func TestConnTable(t *testing.T) {
 			t.Errorf("the table lacks the state %v", s)
 		}
 	}
-	checkGolden(t, "conn.txt", b.String())
+	coretest.CheckTable(t, "conn.txt", b.String())
 }
 
 // connCell returns the cell of the table for one state and event.
@@ -228,33 +226,3 @@ func connCell(t *testing.T, mode Mode, path, word string) string {
 	}
 	return strings.TrimRight(c.State().String()+" "+outputText(now, outs), " ")
 }
-
-// checkGolden compares got with a file in testdata, or writes it with -update.
-func checkGolden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(string(want), "\n")
-	for i := range max(len(gotLines), len(wantLines)) {
-		var g, w string
-		if i < len(gotLines) {
-			g = gotLines[i]
-		}
-		if i < len(wantLines) {
-			w = wantLines[i]
-		}
-		if g != w {
-			t.Errorf("%s line %d:\n got %s\nwant %s", path, i+1, g, w)
-		}
-	}
-}
-
-var update = flag.Bool("update", false, "rewrite the files in testdata")

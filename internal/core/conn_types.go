@@ -149,7 +149,10 @@ const (
 	FailLinkLost                  // the last link to the peer is gone: ECONNABORTED, as Linux net/smc
 )
 
-var failKindNames = [...]string{"none", "reset by peer", "aborted", "peer died", "peer ended", "timeout", "protocol violation", "link lost"}
+var failKindNames = [...]string{
+	"none", "reset by peer", "aborted", "peer died", "peer ended", "timeout",
+	"protocol violation", "link lost",
+}
 
 // String returns the kind in words.
 func (k FailKind) String() string {
@@ -159,9 +162,10 @@ func (k FailKind) String() string {
 	return fmt.Sprintf("FailKind(%d)", uint8(k))
 }
 
-// A Output is something that the caller of [Conn.Handle] has to do.
-type Output interface{ output() }
+// A ConnOutput is something that the caller of [Conn.Handle] has to do.
+type ConnOutput interface{ connOutput() }
 
+// The outputs. [SetTimer] and [ClearTimer] are of a [Handshake], too.
 type (
 	// SendFlags asks for the flags to be published to the peer, at once and together with the
 	// final cursors. Flags holds all flags set so far, as they are sticky. After Closed or
@@ -204,13 +208,13 @@ type (
 	ConnClosed struct{ Why FailKind }
 )
 
-func (SendFlags) output()      {}
-func (ReadEOF) output()        {}
-func (WriteClosed) output()    {}
-func (FailIO) output()         {}
-func (ResetTCP) output()       {}
-func (CloseTCP) output()       {}
-func (SetTimer) output()       {}
-func (ClearTimer) output()     {}
-func (ReleaseBuffers) output() {}
-func (ConnClosed) output()     {}
+func (SendFlags) connOutput()      {}
+func (ReadEOF) connOutput()        {}
+func (WriteClosed) connOutput()    {}
+func (FailIO) connOutput()         {}
+func (ResetTCP) connOutput()       {}
+func (CloseTCP) connOutput()       {}
+func (SetTimer) connOutput()       {}
+func (ClearTimer) connOutput()     {}
+func (ReleaseBuffers) connOutput() {}
+func (ConnClosed) connOutput()     {}

@@ -102,7 +102,7 @@ func FuzzHandshake(f *testing.F) {
 		h.SetReachable(clientGID, wire.ISMGID{Hi: clientNative})
 		var choice Choice
 		over := 0
-		take := func(outs []Output) {
+		take := func(outs []HandshakeOutput) {
 			for _, o := range outs {
 				if over > 0 {
 					t.Fatalf("%T after the end", o)

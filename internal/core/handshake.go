@@ -128,7 +128,7 @@ func (h *Handshake) SetReachable(gids ...wire.ISMGID) {
 
 // Start begins the handshake: call it when TCP is connected and both sides know that the other
 // can do SMC.
-func (h *Handshake) Start(now time.Time, out []Output) []Output {
+func (h *Handshake) Start(now time.Time, out []HandshakeOutput) []HandshakeOutput {
 	if h.state != HandshakeInit {
 		return out
 	}
@@ -139,7 +139,9 @@ func (h *Handshake) Start(now time.Time, out []Output) []Output {
 }
 
 // HandleMessage takes the results of clc.Parse for the next message of the peer.
-func (h *Handshake) HandleMessage(now time.Time, m clc.Message, err error, out []Output) []Output {
+func (h *Handshake) HandleMessage(
+	now time.Time, m clc.Message, err error, out []HandshakeOutput,
+) []HandshakeOutput {
 	if h.Over() {
 		return out
 	}
@@ -169,7 +171,7 @@ func (h *Handshake) HandleMessage(now time.Time, m clc.Message, err error, out [
 }
 
 // handleBroken takes a message that could not be decoded.
-func (h *Handshake) handleBroken(now time.Time, err error, out []Output) []Output {
+func (h *Handshake) handleBroken(now time.Time, err error, out []HandshakeOutput) []HandshakeOutput {
 	if errors.Is(err, wire.ErrReservedEnum) { // rule: TestHandshakeTable
 		// A later version of the protocol, with which we cannot do SMC: RFC 7609 C.6.
 		switch h.state {
@@ -192,7 +194,7 @@ func (h *Handshake) handleBroken(now time.Time, err error, out []Output) []Outpu
 }
 
 // handleDecline takes the peer's Decline. It is never answered.
-func (h *Handshake) handleDecline(now time.Time, m clc.Decline, out []Output) []Output {
+func (h *Handshake) handleDecline(now time.Time, m clc.Decline, out []HandshakeOutput) []HandshakeOutput {
 	// The out-of-sync flag counts only where the client has seen us name a link group. In
 	// other places a peer that sets it must not be able to end anything.
 	// rule: TestHandshakeTable: && h.state == HandshakeAwaitConfirm -> && true
@@ -205,7 +207,7 @@ func (h *Handshake) handleDecline(now time.Time, m clc.Decline, out []Output) []
 // HandleTCPEnd takes the end of the TCP connection, or its failure: err is handed on. out has the
 // outputs that are not carried out yet. If the message did not go out that an Established or
 // FallBack there was to follow, the peer knows nothing of either.
-func (h *Handshake) HandleTCPEnd(now time.Time, err error, out []Output) []Output {
+func (h *Handshake) HandleTCPEnd(now time.Time, err error, out []HandshakeOutput) []HandshakeOutput {
 	if h.Over() {
 		for i := range out {
 			switch out[i].(type) {
@@ -220,7 +222,7 @@ func (h *Handshake) HandleTCPEnd(now time.Time, err error, out []Output) []Outpu
 
 // Prepared answers Prepare: the buffers are there. r is not kept. Resources that do not make a
 // message count as PrepareFailed with clc.DiagInternal.
-func (h *Handshake) Prepared(now time.Time, r Resources, out []Output) []Output {
+func (h *Handshake) Prepared(now time.Time, r Resources, out []HandshakeOutput) []HandshakeOutput {
 	if h.state != HandshakePreparing {
 		return out
 	}
@@ -232,7 +234,7 @@ func (h *Handshake) Prepared(now time.Time, r Resources, out []Output) []Output 
 
 // PrepareFailed answers Prepare: this choice cannot be used. A client that has no link group
 // where the server named one says clc.DiagSync, which is sent with the out-of-sync flag.
-func (h *Handshake) PrepareFailed(now time.Time, why clc.Diagnosis, out []Output) []Output {
+func (h *Handshake) PrepareFailed(now time.Time, why clc.Diagnosis, out []HandshakeOutput) []HandshakeOutput {
 	if h.state != HandshakePreparing {
 		return out
 	}
@@ -245,7 +247,7 @@ func (h *Handshake) PrepareFailed(now time.Time, why clc.Diagnosis, out []Output
 
 // LinkRequested says that the send of CONFIRM LINK is complete (server), or that it has been
 // received (client).
-func (h *Handshake) LinkRequested(now time.Time, out []Output) []Output {
+func (h *Handshake) LinkRequested(now time.Time, out []HandshakeOutput) []HandshakeOutput {
 	switch {
 	case h.role == RoleServer && h.state == HandshakeLinkTurn:
 		return h.setState(now, HandshakeLinkWait, out)
@@ -259,7 +261,7 @@ func (h *Handshake) LinkRequested(now time.Time, out []Output) []Output {
 }
 
 // LinkReplied says that the client has posted its reply to CONFIRM LINK.
-func (h *Handshake) LinkReplied(now time.Time, out []Output) []Output {
+func (h *Handshake) LinkReplied(now time.Time, out []HandshakeOutput) []HandshakeOutput {
 	if h.role == RoleClient && h.state == HandshakeLinkTurn {
 		return h.setState(now, HandshakeLinkReplied, out)
 	}
@@ -268,7 +270,7 @@ func (h *Handshake) LinkReplied(now time.Time, out []Output) []Output {
 
 // LinkConfirmed says that the reply to CONFIRM LINK has been received (server), or that its send is
 // complete (client). A server may learn of the reply before it learns that its request is sent.
-func (h *Handshake) LinkConfirmed(now time.Time, out []Output) []Output {
+func (h *Handshake) LinkConfirmed(now time.Time, out []HandshakeOutput) []HandshakeOutput {
 	switch {
 	case h.role == RoleServer && (h.state == HandshakeLinkTurn || h.state == HandshakeLinkWait),
 		h.role == RoleClient && h.state == HandshakeLinkReplied:
@@ -278,7 +280,7 @@ func (h *Handshake) LinkConfirmed(now time.Time, out []Output) []Output {
 }
 
 // LinkUp says that connections may use the group: a second link was attempted, or is not to be.
-func (h *Handshake) LinkUp(now time.Time, out []Output) []Output {
+func (h *Handshake) LinkUp(now time.Time, out []HandshakeOutput) []HandshakeOutput {
 	if h.state == HandshakeAddLink {
 		return h.end(now, HandshakeEstablished, Established{h.result}, out)
 	}
@@ -286,7 +288,7 @@ func (h *Handshake) LinkUp(now time.Time, out []Output) []Output {
 }
 
 // LinkFailed says that the first link cannot be used. After StartLink only.
-func (h *Handshake) LinkFailed(now time.Time, why clc.Diagnosis, out []Output) []Output {
+func (h *Handshake) LinkFailed(now time.Time, why clc.Diagnosis, out []HandshakeOutput) []HandshakeOutput {
 	switch {
 	case h.state == HandshakeLinkTurn:
 		return h.decline(now, why, out)
@@ -309,7 +311,7 @@ func (h *Handshake) LinkFailed(now time.Time, why clc.Diagnosis, out []Output) [
 }
 
 // replyLost ends the handshake when nobody knows whether the server has the reply to CONFIRM LINK.
-func (h *Handshake) replyLost(now time.Time, why clc.Diagnosis, out []Output) []Output {
+func (h *Handshake) replyLost(now time.Time, why clc.Diagnosis, out []HandshakeOutput) []HandshakeOutput {
 	if h.result.MaxLinks == 1 { // rule: TestHandshakeOneLink
 		return h.linkLost(now, why, out)
 	}
@@ -317,12 +319,12 @@ func (h *Handshake) replyLost(now time.Time, why clc.Diagnosis, out []Output) []
 }
 
 // linkLost ends TCP, because the peer may take the link for confirmed.
-func (h *Handshake) linkLost(now time.Time, why clc.Diagnosis, out []Output) []Output {
+func (h *Handshake) linkLost(now time.Time, why clc.Diagnosis, out []HandshakeOutput) []HandshakeOutput {
 	return h.end(now, HandshakeFailed, EndTCP{Err: &LinkLostError{why}}, out)
 }
 
-// LinkStep takes a step of the first contact from the [LinkControl] of the new link group.
-func (h *Handshake) LinkStep(now time.Time, s LinkStep, out []Output) []Output {
+// LinkStep takes a step of the first contact from the LLC control of the new link group (internal/llcflow).
+func (h *Handshake) LinkStep(now time.Time, s LinkStep, out []HandshakeOutput) []HandshakeOutput {
 	switch s.Kind {
 	case StepRequested:
 		return h.LinkRequested(now, out)
@@ -350,7 +352,7 @@ func (h *Handshake) AwaitsCLC() bool {
 // WaitOn waits for the next CLC message for another [HandshakeTimeout] from now on, as the caller
 // knows that the peer may only be slow: that the client's turn has not come, or that a process of
 // this machine lives. In states that await none it changes nothing.
-func (h *Handshake) WaitOn(now time.Time, out []Output) []Output {
+func (h *Handshake) WaitOn(now time.Time, out []HandshakeOutput) []HandshakeOutput {
 	if h.AwaitsCLC() { // rule: TestHandshakeWaitOn
 		return h.setState(now, h.state, out)
 	}
@@ -358,7 +360,7 @@ func (h *Handshake) WaitOn(now time.Time, out []Output) []Output {
 }
 
 // Advance ends waits when their time is up. A call that comes too early is harmless.
-func (h *Handshake) Advance(now time.Time, out []Output) []Output {
+func (h *Handshake) Advance(now time.Time, out []HandshakeOutput) []HandshakeOutput {
 	if h.deadline.IsZero() || now.Before(h.deadline) {
 		return out
 	}
@@ -395,7 +397,7 @@ func (h *Handshake) Advance(now time.Time, out []Output) []Output {
 }
 
 // setState is the only writer of h.state. It sets the timer of the new state.
-func (h *Handshake) setState(now time.Time, s HandshakeState, out []Output) []Output {
+func (h *Handshake) setState(now time.Time, s HandshakeState, out []HandshakeOutput) []HandshakeOutput {
 	h.state = s
 	var timeout time.Duration
 	switch s {
@@ -423,22 +425,26 @@ func (h *Handshake) setState(now time.Time, s HandshakeState, out []Output) []Ou
 }
 
 // end ends the handshake with the last output.
-func (h *Handshake) end(now time.Time, s HandshakeState, last Output, out []Output) []Output {
+func (h *Handshake) end(
+	now time.Time, s HandshakeState, last HandshakeOutput, out []HandshakeOutput,
+) []HandshakeOutput {
 	return append(h.setState(now, s, out), last)
 }
 
-func (h *Handshake) timeout(now time.Time, awaited string, out []Output) []Output {
+func (h *Handshake) timeout(now time.Time, awaited string, out []HandshakeOutput) []HandshakeOutput {
 	return h.end(now, HandshakeFailed, EndTCP{Err: &TimeoutError{Awaited: awaited}}, out)
 }
 
-func (h *Handshake) protocolError(now time.Time, message string, err error, out []Output) []Output {
+func (h *Handshake) protocolError(
+	now time.Time, message string, err error, out []HandshakeOutput,
+) []HandshakeOutput {
 	e := &ProtocolError{Message: message, State: h.state.String(), Err: err}
 	return h.end(now, HandshakeFailed, EndTCP{Err: e}, out)
 }
 
 var errUnexpected = errors.New("not expected now")
 
-func (h *Handshake) unexpected(now time.Time, m clc.Message, out []Output) []Output {
+func (h *Handshake) unexpected(now time.Time, m clc.Message, out []HandshakeOutput) []HandshakeOutput {
 	name := "no message"
 	if m != nil {
 		name = "CLC " + m.Type().String()
@@ -453,7 +459,7 @@ func (h *Handshake) unexpected(now time.Time, m clc.Message, out []Output) []Out
 func (h *Handshake) mayDeclineLate() bool { return h.choice.Mode == SMCR && h.accept.FirstContact }
 
 // decline ends the handshake with a Decline. The caller has made sure that it is our turn.
-func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []Output) []Output {
+func (h *Handshake) decline(now time.Time, why clc.Diagnosis, out []HandshakeOutput) []HandshakeOutput {
 	m := clc.Decline{
 		Version: h.declineVersion(),
 		// Only a client that has seen the Accept may say so: the kernel's net/smc fails

@@ -143,7 +143,7 @@ func TestClientChecksAccept(t *testing.T) {
 }
 
 // checkConfirmOf checks the Confirm to an Accept that was taken.
-func checkConfirmOf(t *testing.T, name string, h *Handshake, outs []Output, a clc.Accept) {
+func checkConfirmOf(t *testing.T, name string, h *Handshake, outs []HandshakeOutput, a clc.Accept) {
 	t.Helper()
 	prepare, ok := outs[len(outs)-1].(Prepare)
 	if !ok {
@@ -292,7 +292,7 @@ func TestZeroPeerID(t *testing.T) {
 // message that they may have sent is answered with 28. A server that answers a Proposal says why
 // for each type that was offered, and its main reason is one of these: SMCv2 p.79, note 3.
 func TestDeclineForms(t *testing.T) {
-	decline := func(outs []Output) clc.Decline {
+	decline := func(outs []HandshakeOutput) clc.Decline {
 		t.Helper()
 		for _, o := range outs {
 			if s, ok := o.(SendCLC); ok {

@@ -106,14 +106,14 @@ func TestServerOrder(t *testing.T) {
 				return
 			}
 			want := FallBack{Diagnosis: tt.diagnosis, ByType: tt.byType}
-			if p.ends[RoleServer] != Output(want) {
+			if p.ends[RoleServer] != HandshakeOutput(want) {
 				t.Errorf("server %+v, want %+v", p.ends[RoleServer], want)
 			}
 			want = FallBack{ByPeer: true, Diagnosis: tt.diagnosis.WireCode(), OS: clc.OSZOS, ByType: wireByType(tt.byType)}
 			if !strings.Contains(tt.client, "v2") { // it is told in version 1, which has no room for more
 				want.OS, want.ByType = clc.OSUnspecified, clc.DiagnosisByType{}
 			}
-			if p.ends[RoleClient] != Output(want) {
+			if p.ends[RoleClient] != HandshakeOutput(want) {
 				t.Errorf("client %+v, want %+v", p.ends[RoleClient], want)
 			}
 		})
@@ -356,7 +356,7 @@ func TestClientOffers(t *testing.T) {
 		if send, ok := outs[0].(SendCLC); ok {
 			if p, ok := send.Message.(clc.Proposal); ok {
 				got = fmt.Sprintf("%v %v", p.V1, p.V2)
-				if len(outs) != 2 || outs[1] != Output(SetTimer{epoch.Add(HandshakeTimeout)}) || h.State() != HandshakeAwaitAccept {
+				if len(outs) != 2 || outs[1] != HandshakeOutput(SetTimer{epoch.Add(HandshakeTimeout)}) || h.State() != HandshakeAwaitAccept {
 					t.Errorf("%s: Start = %s in state %v", tt.name, words(epoch, outs), h.State())
 				}
 				parsed, err := clc.Parse(p.Append(nil))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/core/coretest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -112,9 +113,9 @@ func newBench(t *testing.T, role Role, kind string) *hsBench {
 }
 
 // do plays one event and returns the time it happened at and the outputs.
-func (b *hsBench) do(word string) (time.Time, []Output) {
+func (b *hsBench) do(word string) (time.Time, []HandshakeOutput) {
 	h, now := b.h, epoch
-	var outs []Output
+	var outs []HandshakeOutput
 	switch word {
 	case "start":
 		outs = h.Start(now, nil)
@@ -206,11 +207,11 @@ func TestHandshakeTable(t *testing.T) {
 			t.Errorf("the table lacks the state %v", st)
 		}
 	}
-	checkGolden(t, "handshake.txt", s.String())
+	coretest.CheckTable(t, "handshake.txt", s.String())
 }
 
 // checkCell tests the rules that hold in every cell, independent of the table.
-func checkCell(t *testing.T, name string, b *hsBench, from HandshakeState, outs []Output) {
+func checkCell(t *testing.T, name string, b *hsBench, from HandshakeState, outs []HandshakeOutput) {
 	t.Helper()
 	over := b.h.Over()
 	if over != b.h.Deadline().IsZero() && b.h.State() != HandshakeInit {

@@ -101,7 +101,7 @@ func resources(c Choice, role Role, firstContact bool, n uint8) Resources {
 }
 
 // words describes outputs in short: the messages, and how it ends.
-func words(now time.Time, outs []Output) string {
+func words(now time.Time, outs []HandshakeOutput) string {
 	var list []string
 	for _, o := range outs {
 		switch o := o.(type) {
@@ -132,7 +132,9 @@ func words(now time.Time, outs []Output) string {
 		case EndTCP:
 			w := "end: " + o.Err.Error()
 			list = append(list, w)
-		default:
+		case SetTimer:
+			list = append(list, outputWord(now, o))
+		case ClearTimer:
 			list = append(list, outputWord(now, o))
 		}
 	}
@@ -156,14 +158,14 @@ type pair struct {
 	log    []string // messages and ends
 	tried  []string // choices of the server
 	result map[Role]Result
-	ends   map[Role]Output
+	ends   map[Role]HandshakeOutput
 }
 
 func newPair(t *testing.T, client, server Capabilities) *pair {
 	return &pair{
 		t: t, client: NewHandshake(RoleClient, client), server: NewHandshake(RoleServer, server),
 		firstContact: true, reachable: []wire.ISMGID{clientGID, {Hi: clientNative}},
-		result: map[Role]Result{}, ends: map[Role]Output{},
+		result: map[Role]Result{}, ends: map[Role]HandshakeOutput{},
 	}
 }
 
@@ -185,7 +187,7 @@ func (p *pair) run() *pair {
 	return p
 }
 
-func (p *pair) do(role Role, outs []Output) {
+func (p *pair) do(role Role, outs []HandshakeOutput) {
 	p.t.Helper()
 	h := p.side(role)
 	for _, o := range outs {
@@ -243,7 +245,7 @@ func (p *pair) end(role Role) string {
 	if p.ends[role] == nil {
 		return "none"
 	}
-	return words(epoch, []Output{p.ends[role]})
+	return words(epoch, []HandshakeOutput{p.ends[role]})
 }
 
 // TestHandshakeTypes makes each of the four types, on first contact and later, and compares the
@@ -382,9 +384,9 @@ func TestHandshakeUnsent(t *testing.T) {
 	declined := NewHandshake(RoleClient, refuses)
 	for _, tt := range []struct {
 		h   *Handshake
-		out []Output
+		out []HandshakeOutput
 	}{
-		{p.client, []Output{Established{p.result[RoleClient]}}},
+		{p.client, []HandshakeOutput{Established{p.result[RoleClient]}}},
 		{declined, declined.Start(epoch, nil)},
 	} {
 		outs := tt.h.HandleTCPEnd(epoch, io.ErrClosedPipe, tt.out)
@@ -413,7 +415,7 @@ func TestHandshakeErrors(t *testing.T) {
 		h.Start(epoch, nil)
 		return h
 	}
-	endErr := func(outs []Output) error {
+	endErr := func(outs []HandshakeOutput) error {
 		t.Helper()
 		e, ok := outs[len(outs)-1].(EndTCP)
 		if !ok {

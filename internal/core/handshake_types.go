@@ -135,7 +135,51 @@ type Result struct {
 	VendorOptions [4]byte      // the server's options, if our OUI was in the Proposal
 }
 
-// Outputs of a [Handshake], besides [SetTimer] and [ClearTimer].
+// A LinkStepKind is one step of the first contact's LLC messages, as the handshake has to know it.
+type LinkStepKind uint8
+
+// The steps, in their order.
+const (
+	// StepRequested: the send of CONFIRM LINK is complete (server), or it has been received (client).
+	StepRequested LinkStepKind = iota + 1
+	// StepReplied: the reply to CONFIRM LINK is posted (client). Whether it has arrived is not known
+	// before StepConfirmed.
+	StepReplied
+	// StepConfirmed: the reply has been received (server), or its send is complete (client).
+	StepConfirmed
+	// StepUp: a second link was attempted, or is not to be.
+	StepUp
+	// StepFailed: the link cannot be used. It may come in place of any other.
+	StepFailed
+)
+
+// String returns the step in a word.
+func (k LinkStepKind) String() string {
+	switch k {
+	case StepRequested:
+		return "requested"
+	case StepReplied:
+		return "replied"
+	case StepConfirmed:
+		return "confirmed"
+	case StepUp:
+		return "up"
+	case StepFailed:
+		return "failed"
+	}
+	return fmt.Sprintf("LinkStepKind(%d)", uint8(k))
+}
+
+// A LinkStep is a step of the first contact's LLC messages, see [Handshake.LinkStep].
+type LinkStep struct {
+	Kind LinkStepKind
+	Why  clc.Diagnosis // StepFailed
+}
+
+// A HandshakeOutput is something that the caller of a [Handshake] has to do.
+type HandshakeOutput interface{ handshakeOutput() }
+
+// The outputs, besides [SetTimer] and [ClearTimer].
 type (
 	// SendCLC asks for the message to be written to TCP. Nothing follows it until the peer has
 	// answered, so it may be written with a deadline.
@@ -172,9 +216,11 @@ type (
 	EndTCP struct{ Err error }
 )
 
-func (SendCLC) output()     {}
-func (Prepare) output()     {}
-func (StartLink) output()   {}
-func (Established) output() {}
-func (FallBack) output()    {}
-func (EndTCP) output()      {}
+func (SendCLC) handshakeOutput()     {}
+func (Prepare) handshakeOutput()     {}
+func (StartLink) handshakeOutput()   {}
+func (Established) handshakeOutput() {}
+func (FallBack) handshakeOutput()    {}
+func (EndTCP) handshakeOutput()      {}
+func (SetTimer) handshakeOutput()    {}
+func (ClearTimer) handshakeOutput()  {}

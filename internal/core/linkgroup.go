@@ -168,7 +168,7 @@ func (g *Groups) evict() bool {
 
 // Confirm says that lg's first contact is over: other connections may join. r is kept. It returns
 // the groups of SMC-R with a peer that may have been started again since. Each such peer has to be
-// asked whether it is there ([LinkControl.Suspect]).
+// asked whether it is there (LinkControl.Suspect of internal/llcflow).
 func (g *Groups) Confirm(lg *LinkGroup, r Result) (suspects []*LinkGroup) {
 	if lg.state != groupPending {
 		return nil

@@ -37,7 +37,7 @@ type Join struct {
 	// has named to a client.
 	Link GroupLink
 	// Ended are idle groups that had to make room. They are dropped, and have to be ended
-	// ([LinkControl.End]).
+	// (LinkControl.End of internal/llcflow).
 	Ended []*LinkGroup
 }
 
@@ -133,7 +133,7 @@ func (g *Groups) addLinks(q JoinRequest) Join {
 }
 
 // EvictIdle drops the link group of SMC-R that has been idle for longest, to make room for others,
-// and returns it, nil if none is idle. The caller ends it ([LinkControl.End]).
+// and returns it, nil if none is idle. The caller ends it (LinkControl.End of internal/llcflow).
 func (g *Groups) EvictIdle() *LinkGroup {
 	var oldest *LinkGroup
 	for _, lg := range g.linked {
@@ -147,7 +147,7 @@ func (g *Groups) EvictIdle() *LinkGroup {
 	return oldest
 }
 
-// SetLinks tells which links a group has ([LinkControl.Links]): connections are found by them, and
+// SetLinks tells which links a group has (LinkControl.Links): connections are found by them, and
 // a group without links is not joined. To be called when the group is confirmed, and when its links
 // change.
 func (g *Groups) SetLinks(lg *LinkGroup, links []GroupLink) {
@@ -156,11 +156,11 @@ func (g *Groups) SetLinks(lg *LinkGroup, links []GroupLink) {
 			lg.former = append(lg.former, l)
 		}
 	}
-	lg.former = lg.former[max(0, len(lg.former)-maxFormer):]
+	lg.former = lg.former[max(0, len(lg.former)-MaxFormerLinks):]
 	lg.links = slices.Clone(links)
 }
 
-// SetFull says whether a group has no room for another RMB ([LinkControl.Room]). A server then
+// SetFull says whether a group has no room for another RMB (LinkControl.Room). A server then
 // makes another one.
 func (g *Groups) SetFull(lg *LinkGroup, full bool) { lg.full = full }
 
@@ -168,7 +168,7 @@ func (g *Groups) SetFull(lg *LinkGroup, full bool) { lg.full = full }
 // ([FallBack].OutOfSync): no connection joins it any more. "The receiving peer must clean up its
 // representation of the link group" (RFC 7609 p.105). But the client on the TCP connection need not
 // be the peer on the link, and that peer's other connections would be lost. So that peer is to be
-// asked whether it is there ([LinkControl.Suspect]), and the group ends if it is not, or when it is
+// asked whether it is there (LinkControl.Suspect), and the group ends if it is not, or when it is
 // idle.
 func (g *Groups) Doubt(lg *LinkGroup) { lg.doubted = true }
 
@@ -181,7 +181,7 @@ const (
 	AnswerLate                  // it has not answered for longer than peers take
 )
 
-// SetAnswer says how a peer is about to answer ([LinkControl.Suspect]). A server's connections wait
+// SetAnswer says how a peer is about to answer (LinkControl.Suspect). A server's connections wait
 // for that before they join the group, and if it takes longer than usual they have another one:
 // this one may be about to end, and then they would fall back with it.
 func (g *Groups) SetAnswer(lg *LinkGroup, a Answer) { lg.answer = a }
@@ -202,7 +202,7 @@ func (lg *LinkGroup) ConfirmedLink(version clc.Version, p *clc.ParamsR) (GroupLi
 // confirmLinks takes the peer's parameters from a first contact, and returns the groups with other
 // instances at the same RNIC and address. They may belong to a peer that was started again, or to
 // programs that share an RNIC. Which of the two is not known from their identity, so they are asked
-// ([LinkControl.Suspect]).
+// (LinkControl.Suspect).
 func (g *Groups) confirmLinks(lg *LinkGroup, r *clc.ParamsR) []*LinkGroup {
 	lg.peer = r.PeerID // rule: TestLinksZeroPeer
 	if len(lg.links) == 0 {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gosmc/smc/internal/core/coretest"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -233,15 +234,15 @@ func TestLinksFormer(t *testing.T) {
 	client := joined(t, g.JoinLinks(asLinkClient(2, p, true)), 2, true)
 	for _, lg := range []*LinkGroup{server, client} {
 		g.Confirm(lg, confirmed(p))
-		for n := range maxFormer + 2 { // each replaces the one before
+		for n := range MaxFormerLinks + 2 { // each replaces the one before
 			next := p
 			next.QPN += wire.QPN(n)
 			g.SetLinks(lg, []GroupLink{{Num: llc.LinkNum(n + 1), Peer: peerEnd(&next)}})
 		}
 	}
 	lost, long := p, p
-	lost.QPN += maxFormer
-	if l, ok := server.ConfirmedLink(clc.V2, &lost); !ok || l.Num != maxFormer+1 {
+	lost.QPN += MaxFormerLinks
+	if l, ok := server.ConfirmedLink(clc.V2, &lost); !ok || l.Num != MaxFormerLinks+1 {
 		t.Errorf("a Confirm for a link that was lost: %+v, %t", l, ok)
 	}
 	if l, ok := server.ConfirmedLink(clc.V2, &long); ok {
@@ -341,40 +342,40 @@ func TestLinksLinux(t *testing.T) {
 	server, client := NewGroups(4), NewGroups(4)
 	var s, c *LinkGroup
 	var links, ends []GroupLink
-	for _, x := range linuxExchanges(t) {
-		if x.accept.R == nil || x.name[:16] != "smcrv2-two-links" {
+	for _, x := range coretest.LinuxExchanges(t) {
+		if x.Accept.R == nil || x.Name[:16] != "smcrv2-two-links" {
 			continue
 		}
 		sq := JoinRequest{Role: RoleServer, ID: 1, MaxConns: 255, Choice: Choice{
-			Mode: SMCR, Version: clc.V2, PeerID: x.proposal.PeerID, GID: x.proposal.Ext.GID, MAC: x.proposal.MAC,
+			Mode: SMCR, Version: clc.V2, PeerID: x.Proposal.PeerID, GID: x.Proposal.Ext.GID, MAC: x.Proposal.MAC,
 		}}
 		cq := JoinRequest{Role: RoleClient, ID: 1, Choice: Choice{
-			Mode: SMCR, Version: clc.V2, PeerID: x.accept.R.PeerID, GID: x.accept.R.GID, R: x.accept.R, FirstContact: x.accept.FirstContact,
+			Mode: SMCR, Version: clc.V2, PeerID: x.Accept.R.PeerID, GID: x.Accept.R.GID, R: x.Accept.R, FirstContact: x.Accept.FirstContact,
 		}}
 		sj, cj := server.JoinLinks(sq), client.JoinLinks(cq)
-		if sj.FirstContact != x.accept.FirstContact || cj.Group == nil || cj.FirstContact != x.accept.FirstContact {
-			t.Fatalf("%s: server %+v, client %+v", x.name, sj, cj)
+		if sj.FirstContact != x.Accept.FirstContact || cj.Group == nil || cj.FirstContact != x.Accept.FirstContact {
+			t.Fatalf("%s: server %+v, client %+v", x.Name, sj, cj)
 		}
-		if x.accept.FirstContact {
+		if x.Accept.FirstContact {
 			s, c = sj.Group, cj.Group
-			server.Confirm(s, Result{Mode: SMCR, Version: clc.V2, R: x.confirm.R})
-			client.Confirm(c, Result{Mode: SMCR, Version: clc.V2, R: x.accept.R})
+			server.Confirm(s, Result{Mode: SMCR, Version: clc.V2, R: x.Confirm.R})
+			client.Confirm(c, Result{Mode: SMCR, Version: clc.V2, R: x.Accept.R})
 			// The second link, as ADD LINK has made it.
-			links = []GroupLink{{Num: 1, Peer: peerEnd(x.confirm.R)}, {Num: 2, Peer: LinkEnd{GID: gidOf("192.168.76.12"), QPN: 0x11}}}
-			ends = []GroupLink{{Num: 1, Peer: peerEnd(x.accept.R)}, {Num: 2, Peer: LinkEnd{GID: gidOf("192.168.76.11"), QPN: 0x11}}}
+			links = []GroupLink{{Num: 1, Peer: peerEnd(x.Confirm.R)}, {Num: 2, Peer: LinkEnd{GID: gidOf("192.168.76.12"), QPN: 0x11}}}
+			ends = []GroupLink{{Num: 1, Peer: peerEnd(x.Accept.R)}, {Num: 2, Peer: LinkEnd{GID: gidOf("192.168.76.11"), QPN: 0x11}}}
 			server.SetLinks(s, links)
 			client.SetLinks(c, ends)
 			continue
 		}
 		want := links[0].Num
-		if x.accept.R.GID == gidOf("192.168.76.11") {
+		if x.Accept.R.GID == gidOf("192.168.76.11") {
 			want = links[1].Num
 		}
 		if cj.Link.Num != want {
-			t.Errorf("%s: the Accept names link %d, want %d", x.name, cj.Link.Num, want)
+			t.Errorf("%s: the Accept names link %d, want %d", x.Name, cj.Link.Num, want)
 		}
-		if l, ok := s.ConfirmedLink(clc.V2, x.confirm.R); !ok || l.Num != want {
-			t.Errorf("%s: the Confirm names link %+v, %t, want %d", x.name, l, ok, want)
+		if l, ok := s.ConfirmedLink(clc.V2, x.Confirm.R); !ok || l.Num != want {
+			t.Errorf("%s: the Confirm names link %+v, %t, want %d", x.Name, l, ok, want)
 		}
 	}
 	if s == nil || s.Conns != 7 || c.Conns != 7 {

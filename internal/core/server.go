@@ -30,7 +30,7 @@ func (h *Handshake) SetRNIC(v1, v2 *RNIC, why clc.Diagnosis) {
 }
 
 // handleProposal looks for choices and tries the first.
-func (h *Handshake) handleProposal(now time.Time, p clc.Proposal, out []Output) []Output {
+func (h *Handshake) handleProposal(now time.Time, p clc.Proposal, out []HandshakeOutput) []HandshakeOutput {
 	h.proposal = p
 	if h.caps.Refuse != clc.DiagNone {
 		return h.decline(now, h.caps.Refuse, out)
@@ -47,7 +47,7 @@ func (h *Handshake) handleProposal(now time.Time, p clc.Proposal, out []Output) 
 // tryNext walks through the steps up to the next choice. At the end it declines: "the Sender
 // Diagnosis Information field ... should represent the last Reason Code set that was evaluated"
 // (SMCv2 p.79, note 3b). Linux net/smc sends the first.
-func (h *Handshake) tryNext(now time.Time, out []Output) []Output {
+func (h *Handshake) tryNext(now time.Time, out []HandshakeOutput) []HandshakeOutput {
 	for len(h.steps) > 0 {
 		s := h.steps[0]
 		h.steps = h.steps[1:]
@@ -275,7 +275,7 @@ func (h *Handshake) planDv2(p *clc.Proposal, release clc.Release) []step {
 }
 
 // sendAccept announces our buffer and with it the choice.
-func (h *Handshake) sendAccept(now time.Time, r Resources, out []Output) []Output {
+func (h *Handshake) sendAccept(now time.Time, r Resources, out []HandshakeOutput) []HandshakeOutput {
 	a := clc.Accept{Version: h.choice.Version, FirstContact: r.FirstContact, EID: h.choice.EID}
 	a.R, a.D = h.ownParams(r)
 	if r.FirstContact && h.choice.Version == clc.V2 {
@@ -311,7 +311,7 @@ func (h *Handshake) sameVendor() bool {
 }
 
 // handleConfirm takes the client's buffer, and checks that it matches the Accept.
-func (h *Handshake) handleConfirm(now time.Time, c clc.Confirm, out []Output) []Output {
+func (h *Handshake) handleConfirm(now time.Time, c clc.Confirm, out []HandshakeOutput) []HandshakeOutput {
 	if err := h.checkConfirm(&c); err != nil {
 		return h.protocolError(now, "CLC Confirm", err, out)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gosmc/smc/internal/capture"
 	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/dissect/ladder"
 	"github.com/gosmc/smc/internal/dissect/render"
 	"github.com/gosmc/smc/internal/text"
 )
@@ -23,8 +24,8 @@ type output struct {
 	begun bool
 
 	conns   *connList // of List
-	flow    *render.Flow
-	page    *render.Page
+	flow    *ladder.Flow
+	page    *ladder.Page
 	packets *capture.Writer // of Write
 	late    dissect.Filter  // of list, flow and page, which choose connections and link groups in the end
 	files   []*os.File
@@ -95,12 +96,12 @@ func (o *output) begin(start time.Time) {
 		o.conns = newConnList(conns, groups)
 	}
 	if o.Flow {
-		o.flow = render.NewFlow(render.FlowOptions{
+		o.flow = ladder.NewFlow(ladder.FlowOptions{
 			ASCII: o.ASCII, Start: start, Conns: conns, LinkGroups: groups,
 		})
 	}
 	if o.pageTo != nil {
-		o.page = render.NewPage(render.PageOptions{
+		o.page = ladder.NewPage(ladder.PageOptions{
 			Title: o.title, Start: start, Conns: conns, LinkGroups: groups,
 		})
 	}

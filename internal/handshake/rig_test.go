@@ -192,7 +192,7 @@ func newLinkRig(t *testing.T, role core.Role) *linkRig {
 }
 
 // do carries out the outputs of the peer's handshake.
-func (r *linkRig) do(out []core.Output) {
+func (r *linkRig) do(out []core.HandshakeOutput) {
 	r.t.Helper()
 	for len(out) > 0 {
 		o := out[0]

@@ -442,7 +442,7 @@ func (a *adversary) start(role core.Role, tcp *net.TCPConn, p *ism.Peer) *clcPee
 }
 
 // take carries out the outputs of core.
-func (c *clcPeer) take(out []core.Output) {
+func (c *clcPeer) take(out []core.HandshakeOutput) {
 	for len(out) > 0 {
 		o := out[0]
 		out = out[1:]

@@ -34,7 +34,8 @@ type Config struct {
 	Spin         time.Duration // 0: default; negative: never
 	ReadBuffer   int           // bytes; 0: default
 	MemoryBudget int64         // bytes; 0: default
-	AnyUser      bool
+	AnyUser      bool          // as Users with any
+	Users        []string      // other users, see config.NewUsers; empty: the configuration's
 
 	// ShortAfter counts short connections to a server, one after another, after which others stay TCP.
 	// 0: as the configuration says; negative: none stays TCP.
@@ -56,7 +57,7 @@ type Config struct {
 	PNET       map[string]string // PNETIDs by the name of the interface; nil: the configuration's
 	SMCRSpread string            // smcr.SpreadConnections, the default, or smcr.SpreadBytes
 
-	// SMCRKeepAlive is how long a link may be silent before the peer is asked. 0: core.TestLinkInterval;
+	// SMCRKeepAlive is how long a link may be silent before the peer is asked. 0: llcflow.TestLinkInterval;
 	// negative: for ever.
 	SMCRKeepAlive time.Duration
 
@@ -75,13 +76,14 @@ type Config struct {
 	Program    string            // the name that the program was started as; empty: by os.Args
 
 	follower *config.Follower // of the configuration file
+	users    config.Users     // other users whose programs may be peers; they do not change
 	first    config.Settings  // those when the host was made
 }
 
 // withDefaults returns a copy in which every field has its final value.
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = config.DefaultLogger()
 	}
 	if err := c.settle(); err != nil {
 		return c, err
@@ -202,8 +204,19 @@ func (c *Config) settle() error {
 	if c.Program == "" {
 		c.Program = config.ProgramName(os.Args[0])
 	}
-	_, err = s.PolicyFor(c.Listen, c.Connect, c.Program)
-	return err
+	if _, err = s.PolicyFor(c.Listen, c.Connect, c.Program); err != nil {
+		return err
+	}
+	list := s.Users
+	if len(c.Users) > 0 { // rule: TestIntroducedUsers
+		list = c.Users
+	} else if c.AnyUser {
+		list = []string{"any"}
+	}
+	if c.users, err = config.LogUsers(list, c.Logger); len(c.Users) > 0 {
+		return err
+	}
+	return nil // as of other parts of the configuration
 }
 
 // followEvery is how long the values of the configuration file are used before somebody who needs
@@ -242,6 +255,7 @@ func (r *rulebook) apply(s *config.Settings) {
 	if err != nil {
 		return // a list of the program's, which New has refused, or of the file, which was checked
 	}
+	p.Users = r.cfg.users
 	r.current.Store(p)
 	r.admission.SetAfter(cmp.Or(r.cfg.ShortAfter, s.ShortAfter, admission.DefaultAfter))
 }

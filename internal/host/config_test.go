@@ -31,3 +31,36 @@ func TestDisabledByEnvironment(t *testing.T) {
 		t.Errorf("Disabled and %s=no: %t, %v, want what the program says", config.EnvDisabled, c.Disabled, err)
 	}
 }
+
+// A host without a logger writes to standard error if the environment says so.
+func TestLogsToStderr(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "stderr": true} {
+		t.Setenv("GOSMC_LOG", value)
+		c, err := Config{}.withDefaults()
+		if err != nil || c.Logger.Enabled(t.Context(), slog.LevelWarn) != want {
+			t.Errorf("with GOSMC_LOG=%s the logger writes: %t, %v; want %t", value, !want, err, want)
+		}
+	}
+}
+
+// An exception for a name that nobody has is told, and admits nobody, in the environment and in the
+// program's own list.
+func TestUsersUnknown(t *testing.T) {
+	const typo = "!nobody-has-this-name"
+	for _, own := range []bool{false, true} {
+		var log strings.Builder
+		c := Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		t.Setenv("GOSMC_USERS", typo)
+		if own {
+			t.Setenv("GOSMC_USERS", "any")
+			c.Users = []string{typo}
+		}
+		c, err := c.withDefaults()
+		if err != nil || c.users.Admits(4242, true) {
+			t.Errorf("own list %t: admits others, %v", own, err)
+		}
+		if n := strings.Count(log.String(), "nobody-has-this-name"); n == 0 || strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("own list %t: the log is %q, want one line with the name", own, log.String())
+		}
+	}
+}

@@ -36,6 +36,9 @@ type fallbackCount struct{ all, asServer uint64 }
 
 // fallback counts a connection that went on over TCP, and whether our end is the client.
 func (k *counters) fallback(r clc.Reason, client bool) {
+	if r.Code == clc.DiagNoRunDir { // with the error of the time: they count together
+		r = clc.Lookup(r.Code, clc.OSUnspecified)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.fallbacks == nil {

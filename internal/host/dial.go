@@ -134,21 +134,28 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	}
 	onMachine := false
 	if peer == nil {
-		var why clc.Diagnosis
-		if peer, onMachine, why, err = d.awaitPaired(ctx, tcp); err != nil {
+		met, err := d.awaitPaired(ctx, tcp)
+		switch {
+		case err != nil:
 			tcp.Close()
 			return nil, dialError(network, tcp, err)
+		case met.End != nil:
+			if ad.ticket.Counts() {
+				p.SetVerdict(ad.ticket.Far()) // rule: TestPairsShort
+			}
+			return d.host.finishPair(p, met.End, 0) // the agent knows the server's supervisor alone
+		case met.Why != clc.DiagNone &&
+			(met.Paired || reason == clc.DiagNotLocal || reason == clc.DiagNoListener):
+			reason = met.Why
 		}
-		if why != clc.DiagNone && (onMachine || reason == clc.DiagNotLocal || reason == clc.DiagNoListener) {
-			reason = why
-		}
+		peer, onMachine = met.Peer, met.Paired
 	}
 	speaksCLC := false
 	if peer == nil {
 		remote := addrPort(tcp.RemoteAddr())
 		if d.host.rules.refusesDial(d.policy, remote) {
 			reason = clc.DiagNotAllowed
-		} else if !onMachine { // rule: TestPairedNoRDMA
+		} else if !onMachine { // rule: TestPairedNoRDMA: !onMachine -> onMachine || !onMachine
 			speaksCLC = d.host.speaksCLC(remote.Addr(), remote.Port())
 		}
 		if d.asked.Load() && !onMachine { // on this socket or on another: if both have it CLC has to follow
@@ -169,7 +176,7 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 		peer, reason = nil, clc.DiagPolicy
 	}
 	if peer == nil {
-		return p.FallBack(d.opts.Require, conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)})
+		return p.FallBack(d.opts.Require, conn.Fallback{Reason: d.host.lookup(reason)})
 	}
 	return d.host.shakePeer(ctx, core.RoleClient, p, peer, buffer, d.opts.Require)
 }

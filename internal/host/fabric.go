@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -81,6 +82,11 @@ func (h *Host) open() (*fabric, clc.Diagnosis, error) {
 	return f, clc.DiagNone, nil
 }
 
+// admit returns a function that reports whether connections with programs of another user may leave TCP.
+func admit(h *Host) func(uid int) bool {
+	return func(uid int) bool { return h.cfg.users.Admits(uid, h.machineDir.Load()) }
+}
+
 func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 	dir, err := h.deviceDir()
 	if err != nil {
@@ -88,11 +94,13 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 	}
 	if dir != "" {
 		rendezvous.Tidy(h.cfg.Dir)
+		h.machineDir.Store(rundir.OfMachine(h.cfg.Dir))
 	}
 	device, err := smcd.Open(ism.Config{
 		Dir:     dir,
 		Budget:  h.cfg.MemoryBudget,
-		AnyUser: h.cfg.AnyUser,
+		AnyUser: h.cfg.users.Some(h.machineDir.Load()),
+		Admit:   admit(h),
 		Handler: (*fabricHandler)(h),
 		Logger:  h.cfg.Logger,
 	}, h.smcd, h.cfg.Spin)
@@ -104,6 +112,33 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 		return nil, reason, err
 	}
 	return &fabric{device: device, bubble: inBubble()}, clc.DiagNone, nil
+}
+
+// maxReasonText bounds the text of an error in a reason, in bytes: a path can have thousands.
+const maxReasonText = 300
+
+// lookup explains a diagnosis. For the run directory it names the directory and its error.
+func (h *Host) lookup(d clc.Diagnosis) clc.Reason {
+	r := clc.Lookup(d, clc.OSUnspecified)
+	if d != clc.DiagNoRunDir {
+		return r
+	}
+	h.fabricMu.Lock()
+	err := h.opened.err
+	h.fabricMu.Unlock()
+	if err == nil { // found when the control socket was to be served
+		err = rundir.Prepare(h.cfg.Dir)
+	}
+	if err == nil { // it can be used since
+		return r
+	}
+	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if !strings.Contains(text, h.cfg.Dir) {
+		text = h.cfg.Dir + ": " + text
+	}
+	text = text[:min(len(text), maxReasonText)]
+	r.Sentence = "The run directory cannot be used: " + strings.ToValidUTF8(text, "") + "." // rule: TestRunDirectory
+	return r
 }
 
 // inBubble reports whether the caller is in a bubble of testing/synctest. Channels and timers of a

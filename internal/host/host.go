@@ -61,7 +61,8 @@ type Host struct {
 
 	releaseMu    sync.Mutex // held while the fabric and the control socket are closed
 	fabricMu     sync.Mutex
-	fabric       *fabric // nil until it could be opened
+	fabric       *fabric     // nil until it could be opened
+	machineDir   atomic.Bool // the run directory was the machine's when the fabric was opened
 	opened       fabricResult
 	control      *control.Server
 	controlTried bool

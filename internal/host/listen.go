@@ -316,7 +316,7 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		l.serveCLC(tcp)
 		return
 	}
-	if c, err := l.newConn(tcp).FallBack(l.opts.Require, conn.Fallback{Reason: clc.Lookup(reason, clc.OSUnspecified)}); err == nil {
+	if c, err := l.newConn(tcp).FallBack(l.opts.Require, conn.Fallback{Reason: h.lookup(reason)}); err == nil {
 		l.deliver(accepted{conn: c})
 		return
 	}

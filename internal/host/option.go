@@ -28,11 +28,14 @@ func (agentOption) Read(c syscall.RawConn) (option.State, option.Reason, error) 
 	return option.ReadConn(c)
 }
 
+// epoch has a reading of the monotonic clock, which nobody sets back.
+var epoch = time.Now()
+
 // optionAsker asks for the option on the sockets of a host that can do SMC with another machine:
 // with a UEID, or in version 1.
 type optionAsker struct {
 	source optionSource
-	pause  atomic.Int64 // until when nobody asks, as there is no agent; in nanoseconds of Unix time
+	pause  atomic.Int64 // until when nobody asks, as there is no agent; nanoseconds after epoch
 }
 
 // wantsOption reports whether sockets of h are to have the option.
@@ -43,12 +46,12 @@ func (h *Host) wantsOption() bool {
 // askOption asks for it on a socket that is about to connect, and reports whether it may have it.
 // Without an agent it does not ask again for a while.
 func (h *Host) askOption(c syscall.RawConn) bool {
-	if !h.wantsOption() || time.Now().UnixNano() < h.option.pause.Load() {
+	if !h.wantsOption() || int64(time.Since(epoch)) < h.option.pause.Load() {
 		return false
 	}
 	err := h.option.source.Ask(c)
 	if errors.Is(err, option.ErrNoAgent) {
-		h.option.pause.Store(time.Now().Add(fabricRetry).UnixNano())
+		h.option.pause.Store(int64(time.Since(epoch) + fabricRetry))
 	}
 	return err == nil
 }

@@ -21,7 +21,7 @@ import (
 func (h *Host) newPairing() *paired.Point {
 	return paired.New(paired.Config{
 		Kernel: h.cfg.Pairing,
-		Users:  h.cfg.users(),
+		Users:  h.cfg.introducedUsers(),
 		Open: func() (*ism.Device, clc.Diagnosis, error) {
 			f, reason, err := h.open()
 			if err != nil {
@@ -42,9 +42,12 @@ func (h *Host) newPairing() *paired.Point {
 	})
 }
 
-// users returns the users with whose programs this host shares memory. The agent of the machine knows their
-// numbers.
-func (c *Config) users() introduce.Users { return introduce.Users{Mode: introduce.ModeAny} }
+// introducedUsers returns the users with whose programs this host shares memory if an agent introduces
+// them: all, where nothing is said.
+func (c *Config) introducedUsers() introduce.Users {
+	anyUser, allowed, excepted := c.users.Lists()
+	return introduce.NewUsers(c.users.Said(), anyUser, allowed, excepted) // rule: TestIntroducedUsers: c.users.Said() -> false
+}
 
 // tracePaired traces a message to or from a peer, as one of the rendezvous that means the same.
 func (h *Host) tracePaired(p *ism.Peer, m *paired.Message, sent bool) {
@@ -54,19 +57,8 @@ func (h *Host) tracePaired(p *ism.Peer, m *paired.Message, sent bool) {
 	h.trace.Add(&r, nil)
 }
 
-// wantsTokens reports whether sockets of the host can have pairing tokens: by asking on one, which is not
-// used.
-func (h *Host) wantsTokens() bool {
-	if h.cfg.Disabled {
-		return false
-	}
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer syscall.Close(fd)
-	return h.pairing.Ask(socketFD(fd), netip.AddrPort{})
-}
+// wantsTokens reports whether sockets of the host can have pairing tokens.
+func (h *Host) wantsTokens() bool { return !h.cfg.Disabled && h.pairing.CanAsk() }
 
 // deviceDir returns the directory of the device's socket, and the error of a run directory that cannot
 // be used. With an agent the device needs none.
@@ -94,15 +86,12 @@ func (d *dialing) askTokens(raw syscall.RawConn, dest netip.AddrPort) {
 	}
 }
 
-// awaitPaired returns the peering of a connection with tokens. onMachine means that the peer is on
-// this kernel, so that RDMA is not for it.
-func (d *dialing) awaitPaired(
-	ctx context.Context, tcp *net.TCPConn,
-) (peer *ism.Peer, onMachine bool, why clc.Diagnosis, err error) {
+// awaitPaired finds out how the peer of a connection with tokens is reached.
+func (d *dialing) awaitPaired(ctx context.Context, tcp *net.TCPConn) (paired.Outcome, error) {
 	if !d.paired.Load() || d.host.rules.refusesDial(d.policy, addrPort(tcp.RemoteAddr())) {
-		return nil, false, clc.DiagNone, nil
+		return paired.Outcome{}, nil
 	}
-	return d.host.pairing.Await(ctx, tcp)
+	return d.host.pairing.Await(ctx, tcp, d.opts.Require.Met(conn.ModeUnix)) // rule: TestPairsRequired: d.opts.Require.Met(conn.ModeUnix) -> true
 }
 
 // routePaired decides the kind of a new connection that has pairing tokens. The client may not have
@@ -120,9 +109,13 @@ func routePaired(l *Listener, tcp *net.TCPConn, c *paired.Candidate, reason clc.
 			go l.serve(tcp, func(
 				ctx context.Context, p *conn.Pending, buffer int, require conn.Requirement,
 			) (conn.Conn, error) {
-				if why := c.Await(ctx); why != clc.DiagNone {
+				why := c.Await(ctx, require.Met(conn.ModeUnix)) // rule: TestPairsRequired: require.Met(conn.ModeUnix) -> true
+				if why != clc.DiagNone {
 					c.Refuse(why)
 					return p.FallBack(require, conn.Fallback{Reason: clc.Lookup(why, clc.OSUnspecified)})
+				}
+				if end := c.End(); end != nil {
+					return h.finishPair(p, end, 0) // the agent knows the client's supervisor alone
 				}
 				if !c.Accept() {
 					tcp.Close() // the client has no use for it either

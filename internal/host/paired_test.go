@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -461,5 +463,23 @@ func TestIntroducedNoRendezvous(t *testing.T) {
 	case <-peer.Done():
 	case <-time.After(20 * time.Second):
 		t.Error("the message is taken")
+	}
+}
+
+// TestIntroducedUsers has the policy of users hold for programs that an agent introduces, too.
+func TestIntroducedUsers(t *testing.T) {
+	for list, want := range map[string]introduce.Users{
+		"":       {Mode: introduce.ModeAny},
+		"same":   {Mode: introduce.ModeList},
+		"7,9":    {Mode: introduce.ModeList, Users: []uint32{7, 9}},
+		"any,!7": {Mode: introduce.ModeAny, Excepted: []uint32{7}},
+	} {
+		c := Config{Dir: t.TempDir(), Users: strings.FieldsFunc(list, func(r rune) bool { return r == ',' })}
+		if err := c.settle(); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.introducedUsers(); !reflect.DeepEqual(got, want) {
+			t.Errorf("users %q: %+v, want %+v", list, got, want)
+		}
 	}
 }

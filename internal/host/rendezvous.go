@@ -19,7 +19,7 @@ func (h *Host) newPoint() *rendezvous.Point {
 	return rendezvous.New(rendezvous.Config{
 		Dir:      h.cfg.Dir,
 		Disabled: h.cfg.Disabled,
-		AnyUser:  h.cfg.AnyUser,
+		Admit:    admit(h),
 		Reason:   smcd.Reason,
 		Open: func() (rendezvous.Device, clc.Diagnosis, error) {
 			f, reason, err := h.open()

@@ -128,6 +128,10 @@ func TestRunDirectory(t *testing.T) {
 				if end.Mode() != want || end.Reason().Code != tt.reason {
 					t.Errorf("mode %v, reason %v; want %v, %v", end.Mode(), end.Reason(), want, tt.reason)
 				}
+				said := end.Reason().Sentence
+				if tt.reason == clc.DiagNoRunDir && !strings.Contains(said, dir[:min(len(dir), 200)]) || len(said) > 400 {
+					t.Errorf("the reason does not name the directory %.200s and its error: %s", dir, said)
+				}
 			}
 		})
 	}
@@ -303,7 +307,7 @@ func TestForeign(t *testing.T) {
 			smctest.CheckLeaks(t)
 			dir := sharedDir(t)
 			server := newTestHost(t, Config{Dir: dir, AnyUser: true})
-			client := newTestHost(t, Config{Dir: dir, AnyUser: anyUser})
+			client := newTestHost(t, Config{Dir: dir, Users: []string{map[bool]string{true: "any", false: "same"}[anyUser]}})
 			l := mustListen(t, server, "127.0.0.1:0")
 			plain := plainListener(t, "127.0.0.1:0")
 			child := smctest.Start(t, "host-claim", dir, plain.Addr().String(), gidOf(t, server).String(), fmt.Sprintf("%x", l.meeting.Load().Netns()))

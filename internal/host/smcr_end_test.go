@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/gosmc/smc/internal/conn"
-	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -180,14 +180,14 @@ func TestSMCRHostCloses(t *testing.T) {
 				ended, still, other = r.server, r.client, c
 			}
 			ended.Close()
-			checkEnd(t, ended, endOfLinkGroup, core.EndShutdown.String())
+			checkEnd(t, ended, endOfLinkGroup, llcflow.EndShutdown.String())
 			if _, err := other.Read(make([]byte, 1)); err == nil || err == io.EOF {
 				t.Errorf("read = %v, want an error", err)
 			}
 			if !isOver(other) {
 				t.Error("the group is still there")
 			}
-			checkEnd(t, still, endOfLinkGroup, core.EndPeer.String())
+			checkEnd(t, still, endOfLinkGroup, llcflow.EndPeer.String())
 			for _, x := range []conn.Conn{c, s, idleC, idleS} {
 				x.Close()
 			}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/conn"
-	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/smctest"
 )
@@ -227,7 +227,7 @@ func TestSMCRLinkFlaps(t *testing.T) {
 		}
 	}
 	st := r.server.Status()
-	asked := uint64(flaps + 1 + took/core.AddLinkPause) // once for each, and again where a busy machine takes longer for an answer
+	asked := uint64(flaps + 1 + took/llcflow.AddLinkPause) // once for each, and again where a busy machine takes longer for an answer
 	for _, m := range st.Counters.LLC {
 		if m.Type == "REQUEST ADD LINK" && m.Rcvd > asked || strings.HasPrefix(m.Type, "DELETE LINK") && m.Rcvd > 2*(flaps+1) {
 			t.Errorf("%d of %s for %d flaps", m.Rcvd, m.Type, flaps)

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/conn"
-	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
@@ -422,7 +422,7 @@ func TestSMCRKilled(t *testing.T) {
 		checkGone(t, h)
 		// The end of the TCP connection makes us ask the peer, and its kernel: the link itself would notice when it has
 		// something to send.
-		log.awaitEnd(t, core.EndSilent.String(), nobodys)
+		log.awaitEnd(t, llcflow.EndSilent.String(), nobodys)
 	}
 }
 

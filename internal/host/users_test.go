@@ -145,7 +145,7 @@ func TestUnmappedUsers(t *testing.T) {
 // childDrops listens as root in the run directory of its first argument, becomes another user, and
 // serves.
 func childDrops(p *smctest.Parent) {
-	h, err := New(Config{Dir: p.Args[0]})
+	h, err := New(Config{Dir: p.Args[0], Users: []string{"same"}})
 	p.Check(err)
 	l, err := h.Listen(context.Background(), "tcp", "127.0.0.1:0", ListenOptions{})
 	p.Check(err)
@@ -158,16 +158,16 @@ func childDrops(p *smctest.Parent) {
 	serveEcho(l.Accept)
 }
 
-// TestDroppedPrivileges has a server that listens as root and then becomes another user: neither
-// root nor that user shares memory with it. That holds also for a process that had a peering with it
-// before.
+// TestDroppedPrivileges has a server that listens as root and then becomes another user, and admits
+// no others: neither root nor that user shares memory with it. That holds also for a process that
+// had a peering with it before.
 func TestDroppedPrivileges(t *testing.T) {
 	needRoot(t)
 	smctest.CheckLeaks(t)
 	dir := sharedDir(t)
 	server := smctest.Start(t, "host-drops", dir)
 	addr := server.Hear("listening")
-	acquaintance := newTestHost(t, Config{Dir: dir})
+	acquaintance := newTestHost(t, Config{Dir: dir, Users: []string{"same"}})
 	f, _, err := acquaintance.open()
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +185,7 @@ func TestDroppedPrivileges(t *testing.T) {
 	}
 	server.Say("drop")
 	server.Hear("dropped")
-	for name, client := range map[string]*Host{"with a peering": acquaintance, "stranger": newTestHost(t, Config{Dir: dir})} {
+	for name, client := range map[string]*Host{"with a peering": acquaintance, "stranger": newTestHost(t, Config{Dir: dir, Users: []string{"same"}})} {
 		c, err := client.Dial(boundedContext(t), "tcp", addr, DialOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -203,6 +203,44 @@ func TestDroppedPrivileges(t *testing.T) {
 	child.Say("%s", addr)
 	if got := child.Hear("dialled"); got != "TCP OTHER_USER" {
 		t.Errorf("the server's new user: %s, want TCP OTHER_USER", got)
+	}
+}
+
+// TestUsersOfHost has two users, in a directory that is the machine's and in one that is not: who admits
+// whom decides, at both ends.
+func TestUsersOfHost(t *testing.T) {
+	needRoot(t)
+	a, b := strconv.Itoa(userA), strconv.Itoa(userB)
+	for _, tt := range []struct {
+		machine        bool
+		server, client string // their users: lists
+		want           string
+	}{
+		{true, "", "", "SMC-D "},
+		{true, "", "same", "TCP OTHER_USER"},
+		{true, "same", "", "TCP OTHER_USER"},
+		{true, b, a, "SMC-D "},
+		{true, "any,!" + b, a, "TCP OTHER_USER"},
+		{true, b, "any,!" + a, "TCP OTHER_USER"},
+		{false, "", "", "TCP OTHER_USER"},
+		{false, "any", "any", "SMC-D "},
+	} {
+		dir := sharedDir(t)
+		if tt.machine {
+			if err := rundir.Prepare(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Setenv("GOSMC_USERS", tt.server)
+		server := smctest.Start(t, "host-as", dir, a)
+		addr, _, _ := strings.Cut(server.Hear("listening"), " ")
+		t.Setenv("GOSMC_USERS", tt.client)
+		client := smctest.Start(t, "host-as", dir, b)
+		client.Hear("listening")
+		client.Say("%s", addr)
+		if got := client.Hear("dialled"); got != tt.want {
+			t.Errorf("machine's %t, the server's users %q, the client's %q: %s, want %s", tt.machine, tt.server, tt.client, got, tt.want)
+		}
 	}
 }
 

@@ -16,8 +16,20 @@ import (
 	"github.com/gosmc/smc/internal/text"
 )
 
-// verdict says in a sentence or two what programs of this user can do.
-func (r *Report) verdict() string {
+// NextStep names the command that comes next for somebody who has run nothing yet.
+func (r *Report) NextStep() string {
+	switch {
+	case !r.Capabilities.SMCDv2.Available:
+		return "'gosmc doctor' names the remedy"
+	case len(r.Programs) == 0:
+		return "start a server and its clients by 'gosmc run PROGRAM', or try 'gosmc demo'"
+	}
+	return fmt.Sprintf("'gosmc ss' shows the connections, 'gosmc ss --why' the reasons for TCP; "+
+		"programs under gosmc run: %d", len(r.Programs))
+}
+
+// Verdict says in a sentence or two what programs of this user can do.
+func (r *Report) Verdict() string {
 	c, text := r.Capabilities, "Programs of one user on this machine can leave TCP."
 	if !c.SMCDv2.Available {
 		text = "Programs here stay with TCP: " + cmp.Or(c.SMCDv2.Why, r.Error)
@@ -35,7 +47,7 @@ func (r *Report) verdict() string {
 
 // Write prints the report for people.
 func (r *Report) Write(w io.Writer) error {
-	if _, err := fmt.Fprintf(w, "%s\n\n", text.Printable(r.verdict())); err != nil {
+	if _, err := fmt.Fprintf(w, "%s\n\n", text.Printable(r.Verdict())); err != nil {
 		return err
 	}
 	t := text.Table{Columns: []text.Column{{}, {}}}

@@ -109,10 +109,8 @@ func (c *Client) hello(ctx context.Context, hello *Message) error {
 	if err := c.line.send(hello, -1); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoAgent, err)
 	}
-	m, fd, err := c.line.receive()
-	if fd >= 0 {
-		dispose.Close(fd)
-	}
+	m, fd, memory, err := c.line.receive()
+	c.line.discard(fd, memory)
 	var decode *wire.DecodeError
 	switch {
 	case ctx.Err() != nil:
@@ -136,7 +134,7 @@ func (c *Client) hello(ctx context.Context, hello *Message) error {
 func (c *Client) BootID() [16]byte { return c.welcome.BootID }
 
 // StrictOvercommit reports whether the kernel runs with vm.overcommit_memory=2.
-func (c *Client) StrictOvercommit() bool { return c.welcome.Overcommit == 2 }
+func (c *Client) StrictOvercommit() bool { return c.welcome.Overcommit == strictOvercommit }
 
 // Done returns a channel that is closed when the conversation has ended.
 func (c *Client) Done() <-chan struct{} { return c.done }
@@ -153,12 +151,12 @@ type Question struct {
 	client *Client
 	id     uint64
 	answer chan Answer
-	pair   bool
+	offer  uint8
 
 	// These are guarded by Client.mu.
 	lent      bool // the first of up to three answers has come
 	wanted    bool // and the second one
-	withdrawn bool // nobody takes the answers of a question for a pair any more
+	withdrawn bool // nobody takes the answers of a question any more that a pair may answer
 }
 
 // maxAnswers is how many answers a question can have: a pair that is lent, the word that the server
@@ -168,6 +166,7 @@ const maxAnswers = 3
 // An Answer introduces another process, or says why there is no introduction.
 type Answer struct {
 	Socket     int         // to the other process, SOCK_SEQPACKET; the receiver closes it. -1: refused
+	Memory     int         // of rings, with an end of a pair; the receiver closes it. -1: none
 	GID        wire.ISMGID // of the other process's device
 	Process    [16]byte    // names the other process, and no other one
 	Secret     [16]byte    // that both processes know and nobody else does
@@ -179,16 +178,27 @@ type Answer struct {
 	Wanted     bool        // the server waits for [Question.Ready], and another answer follows
 	Taken      bool        // the server has the other end of the pair that was lent
 	Returned   bool        // the socket is the server's end of the pair that was lent: nobody has taken it
+	Pair       bool        // the socket is the server's end of a pair; older agents do not say so
 }
 
 // Ask asks about the TCP socket fd, of which the process has the role's end. The agent keeps the
 // question for the time wait, at most [MaxWait]. The socket is not used after the call. The caller
 // takes the answer from [Question.Answer], or calls [Question.Withdraw].
 func (c *Client) Ask(role Role, fd uintptr, wait time.Duration) (*Question, error) {
-	return c.ask(role, offerDevice, fd, wait)
+	return c.ask(role, offerDevice, fd, wait, false)
 }
 
-func (c *Client) ask(role Role, offer uint8, fd uintptr, wait time.Duration) (*Question, error) {
+// AskEither is [Client.Ask], and [Client.AskPair] where the other process offers a pair and has no
+// device. The answers tell which: [Answer.Pair] those of a server, [Answer.Lent] those of a client, whose
+// server waits for [Question.Ready] then. An agent that does not know this is asked for a device.
+func (c *Client) AskEither(role Role, fd uintptr, wait time.Duration) (*Question, error) {
+	if !c.welcome.Either { // rule: TestEitherOldAgent
+		return c.Ask(role, fd, wait)
+	}
+	return c.ask(role, offerEither, fd, wait, false)
+}
+
+func (c *Client) ask(role Role, offer uint8, fd uintptr, wait time.Duration, rings bool) (*Question, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -198,8 +208,8 @@ func (c *Client) ask(role Role, offer uint8, fd uintptr, wait time.Duration) (*Q
 		return nil, errCongested
 	}
 	c.next++
-	q := &Question{client: c, id: c.next, answer: make(chan Answer, maxAnswers), pair: offer == offerPair}
-	m := Message{Kind: KindAsk, ID: q.id, Role: role, Offer: offer, Wait: wait}
+	q := &Question{client: c, id: c.next, answer: make(chan Answer, maxAnswers), offer: offer}
+	m := Message{Kind: KindAsk, ID: q.id, Role: role, Offer: offer, Wait: wait, Memory: rings}
 	if err := c.line.send(&m, int(fd)); err != nil {
 		if !errors.Is(err, errCongested) {
 			err = fmt.Errorf("%w: %w", ErrNoAgent, err)
@@ -234,7 +244,7 @@ func (q *Question) Withdraw() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.asked[q.id] == q {
-		if q.withdrawn = q.pair; !q.pair {
+		if q.withdrawn = q.offer != offerDevice; !q.withdrawn { // rule: TestEitherWithdrawn: q.offer != offerDevice -> q.offer == offerPair
 			delete(c.asked, q.id)
 		}
 		if !c.closed {
@@ -253,14 +263,19 @@ func (q *Question) Withdraw() {
 
 // giveUpLocked closes the socket of an answer that came too late. The caller has Client.mu.
 func (q *Question) giveUpLocked(a *Answer) {
-	if q.pair && a.Socket >= 0 && !a.Lent && !a.Returned && !q.client.closed { // rule: TestWithdrawnPair
+	pair := a.Pair || q.offer == offerPair
+	if pair && a.Socket >= 0 && !a.Lent && !a.Returned && !q.client.closed { // rule: TestWithdrawnPair
 		q.client.line.send(&Message{Kind: KindReturned, ID: q.id}, a.Socket)
 	}
 	a.Discard()
 }
 
-// Discard closes the socket of an answer that nobody uses.
+// Discard closes the socket and the memory of an answer that nobody uses.
 func (a *Answer) Discard() {
+	if a.Memory >= 0 {
+		dispose.Close(a.Memory)
+		a.Memory = -1
+	}
 	if a.Socket >= 0 {
 		dispose.Close(a.Socket)
 		a.Socket = -1
@@ -297,7 +312,7 @@ func (c *Client) hand(id uint64, a Answer) bool {
 func (c *Client) run() {
 	defer close(c.done)
 	for {
-		m, fd, err := c.line.receive()
+		m, fd, memory, err := c.line.receive()
 		if errors.Is(err, unix.ECONNRESET) { // rule: TestAgentKilled
 			// The agent has ended without having read all. The kernel says so once, before it gives
 			// out the last messages.
@@ -306,12 +321,12 @@ func (c *Client) run() {
 		if err != nil {
 			break
 		}
-		a := Answer{Socket: -1, Reason: m.Reason}
+		a := Answer{Socket: -1, Memory: memory, Reason: m.Reason}
 		switch m.Kind {
 		case KindIntroduced:
 			a = Answer{
-				Socket: fd, GID: m.GID, Secret: m.Secret, Process: m.Process,
-				SameUser: m.SameUser, UID: int(m.UID), Group: int(m.Group),
+				Socket: fd, Memory: memory, GID: m.GID, Secret: m.Secret, Process: m.Process,
+				SameUser: m.SameUser, UID: int(m.UID), Group: int(m.Group), Pair: m.Pair,
 			}
 			if c.same {
 				a.PID = int(m.PID)
@@ -334,7 +349,7 @@ func (c *Client) run() {
 	c.closed = true
 	for _, q := range c.asked {
 		if !q.withdrawn {
-			q.answer <- Answer{Socket: -1, Reason: RefusedBusy}
+			q.answer <- Answer{Socket: -1, Memory: -1, Reason: RefusedBusy}
 		}
 	}
 	clear(c.asked)

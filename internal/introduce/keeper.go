@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -176,8 +177,12 @@ func (b *safe) close() {
 
 // Keep is the life of a keeper, which takes a process of its own, of the agent's user. conn is the
 // other end of the socket of [Server.KeepWith]. When the agent has ended, Keep gives the ends back
-// that are in its safes, and returns. A client that does not read for a second gets none.
-func Keep(conn *os.File) error {
+// that are in its safes, and returns. A client that does not read for a second gets none, and no other
+// one waits for it.
+func Keep(conn *os.File) error { return keep(conn, returnTime) }
+
+// keep is Keep with the time for clients that do not read.
+func keep(conn *os.File, patience time.Duration) error {
 	c, err := net.FileConn(conn)
 	conn.Close()
 	if err != nil {
@@ -189,11 +194,6 @@ func Keep(conn *os.File) error {
 		return errors.New("keeper: no Unix socket")
 	}
 	var safes []int
-	defer func() {
-		for _, fd := range safes {
-			unix.Close(fd)
-		}
-	}()
 	for {
 		var b [1]byte
 		oob := make([]byte, unix.CmsgSpace(4))
@@ -202,31 +202,59 @@ func Keep(conn *os.File) error {
 			break
 		}
 		if err != nil {
+			for _, fd := range safes {
+				unix.Close(fd)
+			}
 			return fmt.Errorf("keeper: %w", err)
 		}
 		safes = append(safes, dispose.Descriptors(oob[:n])...)
 	}
+	var late []returning
 	for _, fd := range safes {
-		for openSafe(fd) {
+		for r, more := openSafe(fd); more; r, more = openSafe(fd) {
+			if !r.give() { // rule: TestKeeperSlowClient: !r.give() -> giveLate([]returning{r}, patience); false
+				late = append(late, r)
+			}
 		}
+		unix.Close(fd)
 	}
+	giveLate(late, patience)
 	return nil
 }
 
-// openSafe gives the end back that is in a safe. It reports false if there is none.
-func openSafe(fd int) bool {
+// giveLate gives ends to clients whose sockets had no room for them, all within patience: any user can
+// have many conversations that it does not read, and as long as the keeper has a copy of one its client
+// takes the agent for stopped.
+func giveLate(late []returning, patience time.Duration) {
+	for last := time.Now().Add(patience); len(late) > 0 && time.Now().Before(last); {
+		time.Sleep(roomPause)
+		late = slices.DeleteFunc(late, returning.give)
+	}
+	for _, r := range late {
+		dispose.Close(r.fds...)
+	}
+}
+
+// A returning is the server's end of a pair that is to go back to its client.
+type returning struct {
+	fds []int // the end and the client's conversation; none: it is not to go back. Owned
+	id  uint64
+}
+
+// openSafe takes the end out that is in a safe. more is false if there is none.
+func openSafe(fd int) (r returning, more bool) {
 	var id [8]byte
 	oob := make([]byte, unix.CmsgSpace(2*4))
 	n, oobn, _, _, err := unix.Recvmsg(fd, id[:], oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	if err != nil || n != len(id) {
-		return false
+		return r, false
 	}
-	fds := dispose.Descriptors(oob[:oobn])
-	defer dispose.Close(fds...)
-	if len(fds) == 2 && claimName(fds[0]) {
-		giveBack(fds[1], binary.BigEndian.Uint64(id[:]), fds[0])
+	r = returning{dispose.Descriptors(oob[:oobn]), binary.BigEndian.Uint64(id[:])}
+	if len(r.fds) != 2 || !claimName(r.fds[0]) {
+		dispose.Close(r.fds...)
+		r.fds = nil
 	}
-	return true
+	return r, true
 }
 
 // claimName gives the server's end of a pair a name, so that the server does not get it. It reports
@@ -238,20 +266,20 @@ func claimName(end int) bool {
 	return unix.Bind(end, &unix.SockaddrUnix{Name: name}) == nil
 }
 
-// giveBack gives a client the server's end.
-func giveBack(conversation int, id uint64, end int) {
-	m := Message{Kind: KindReturned, ID: id, Reason: RefusedBusy}
-	b := m.Append(nil)
-	for last := time.Now().Add(returnTime); ; {
-		const how = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
-		_, err := unix.SendmsgN(conversation, b, unix.UnixRights(end), nil, how)
-		left := time.Until(last)
-		if err != unix.EAGAIN && err != unix.EINTR && err != unix.ETOOMANYREFS || left <= 0 {
-			return
-		}
-		room := []unix.PollFd{{Fd: int32(conversation), Events: unix.POLLOUT}}
-		unix.Poll(room, int(min(left, roomPause).Milliseconds()))
+// give gives a client the server's end, and closes the descriptors. It reports false, and has closed
+// none, if the client's socket has no room.
+func (r returning) give() bool {
+	if len(r.fds) == 0 {
+		return true
 	}
+	m := Message{Kind: KindReturned, ID: r.id, Reason: RefusedBusy}
+	const how = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	_, err := unix.SendmsgN(r.fds[1], m.Append(nil), unix.UnixRights(r.fds[0]), nil, how)
+	if err == unix.EAGAIN || err == unix.EINTR || err == unix.ETOOMANYREFS || err == unix.ENOBUFS {
+		return false
+	}
+	dispose.Close(r.fds...)
+	return true
 }
 
 // unkeep throws the copy of the end away that a question holds.

@@ -98,30 +98,32 @@ func childAgent(p *smctest.Parent) {
 }
 
 // TestAgentKilled kills the agent at each of its steps, and between any two: the server has its end, or the
-// client has both, never both of them, and never none.
+// client has both, never both of them, and never none. One of the two would take a peering, too, or none.
 func TestAgentKilled(t *testing.T) {
 	for _, first := range []Role{RoleClient, RoleServer} {
-		outcomes := make(map[string]int)
-		for pass := 0; pass < 10 && len(outcomes) < 3; pass++ { // a busy machine may be too late for the last steps
-			for step := 0; ; step++ {
-				outcome := killAt(t, first, step)
-				if outcome == "" {
-					break
+		for _, either := range []Role{0, RoleClient, RoleServer} {
+			outcomes := make(map[string]int)
+			for pass := 0; pass < 10 && len(outcomes) < 3; pass++ { // a busy machine may be too late for the last steps
+				for step := 0; ; step++ {
+					outcome := killAt(t, first, either, step)
+					if outcome == "" {
+						break
+					}
+					outcomes[outcome]++
 				}
-				outcomes[outcome]++
 			}
-		}
-		t.Logf("%d first: %v", first, outcomes)
-		for _, want := range []string{"no pair", "returned", "taken"} {
-			if outcomes[want] == 0 {
-				t.Errorf("%d first: %v, want all outcomes", first, outcomes)
+			t.Logf("%d first, %d takes either: %v", first, either, outcomes)
+			for _, want := range []string{"no pair", "returned", "taken"} {
+				if outcomes[want] == 0 {
+					t.Errorf("%d first, %d takes either: %v, want all outcomes", first, either, outcomes)
+				}
 			}
 		}
 	}
 }
 
 // killAt kills the agent at one step of an introduction. It returns "" if that has fewer steps.
-func killAt(t *testing.T, first Role, step int) (outcome string) {
+func killAt(t *testing.T, first, either Role, step int) (outcome string) {
 	own, other := keeperSockets(t)
 	address := fmt.Sprintf("%s/agent%d", t.TempDir(), step)
 	p := smctest.StartWith(t, []*os.File{own}, "mortal-agent", address)
@@ -157,16 +159,31 @@ func killAt(t *testing.T, first Role, step int) (outcome string) {
 		return "no pair"
 	}
 
+	ask := func(c *Client, role Role, f *os.File) *Question {
+		var q *Question // nil: the agent has ended
+		if role == either {
+			q, _ = c.AskEither(role, f.Fd(), MaxWait)
+		} else {
+			q, _ = c.AskPair(role, f.Fd(), MaxWait, false)
+		}
+		return q
+	}
 	var asks *Question
 	if first == RoleServer {
-		asks, _ = bob.AskPair(RoleServer, c.server.Fd(), MaxWait)
+		asks = ask(bob, RoleServer, c.server)
 		if asks == nil || !p.Ask("done", "waiting") {
 			return "no pair"
 		}
 	}
-	q, err := alice.AskPair(RoleClient, c.client.Fd(), MaxWait)
-	if err != nil {
+	q := ask(alice, RoleClient, c.client)
+	if q == nil {
 		return "no pair"
+	}
+	if first == RoleClient && either == RoleClient { // which has its end when both have asked
+		if !p.Ask("done", "waiting") {
+			return "no pair"
+		}
+		asks = ask(bob, RoleServer, c.server)
 	}
 	a := await(t, q)
 	if a.Lent {
@@ -175,8 +192,8 @@ func killAt(t *testing.T, first Role, step int) (outcome string) {
 		}
 		q.Ready()
 	}
-	if first == RoleClient {
-		asks, _ = bob.AskPair(RoleServer, c.server.Fd(), MaxWait)
+	if first == RoleClient && either != RoleClient {
+		asks = ask(bob, RoleServer, c.server)
 	}
 	end := -1
 	if asks != nil {

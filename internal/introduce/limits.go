@@ -23,7 +23,7 @@ const (
 	// roomPause is between two attempts to tell an agent something that it has to know.
 	roomPause = 5 * time.Millisecond
 
-	// returnTime is how long a keeper waits for a client that does not read.
+	// returnTime is how long a keeper waits for clients that do not read, all together.
 	returnTime = time.Second
 
 	// requestRate is how many messages of one account an agent serves in a second, and

@@ -40,14 +40,35 @@ const (
 	RoleServer Role = 2
 )
 
-const flagSameUser = 1
+// Flags of Introduced.
+const (
+	flagSameUser = 1
+	flagPair     = 2
+)
+
+// withMemory is a flag of the header.
+const withMemory = 1
 
 // Offers.
 const (
 	offerNone   = 0 // the connection is to be plain TCP
 	offerDevice = 1 // a peering of two SMC-D devices
 	offerPair   = 2 // a pair of Unix stream sockets, which takes the place of the connection
+	offerEither = 3 // a peering; a pair, if the other end offers that alone
 )
+
+// common returns the offer that two offers have in common.
+func common(a, b uint8) uint8 {
+	switch {
+	case a == b && a == offerEither:
+		return offerDevice
+	case a == b || b == offerEither:
+		return a
+	case a == offerEither:
+		return b
+	}
+	return offerNone
+}
 
 // A Refusal is the reason why an agent does not introduce two processes.
 type Refusal uint32
@@ -98,7 +119,9 @@ const (
 //	     0     1  kind
 //	     1     1  version   1
 //	     2     2  length    of the whole message
-//	     4     4  reserved  sent as zero, not checked
+//	     4     1  flags     1: Ask: the process takes the memory of rings; Lent, Introduced: it comes along,
+//	                        as a second descriptor ([newMemory]). Else 0, not checked
+//	     5     3  reserved  sent as zero, not checked
 //	     8     8  ID        of the question, chosen by the process; zero in Hello and Welcome
 //
 // Hello, 60 bytes and more.
@@ -118,28 +141,31 @@ const (
 //	16    16  boot ID
 //	32     4  PID       of the agent, in its own PID namespace
 //	36     1  overcommit  vm.overcommit_memory of this kernel
-//	37     3  reserved
+//	37     1  offers      1: the agent knows the offer 3. 0, of older agents: it does not
+//	38     2  reserved
 //	40    64  signature  of the challenge, by the key of the room; see [Room]. Zero at a path
 //
 // Ask, 24 bytes, with the TCP socket.
 //
 //	16     1  role      1 client, 2 server
 //	17     1  offer     1: a socket to the device of the other process. 0: none, the connection stays TCP.
-//	                    2: a pair of stream sockets takes the place of the connection
+//	                    2: a pair of stream sockets takes the place of the connection. 3: 1, or 2 if the
+//	                    other end offers 2. Only an agent whose Welcome says so knows 3
 //	18     2  reserved
 //	20     4  wait      in milliseconds, for the other end's question; at most 3000 count
 //
 // Withdraw, 16 bytes: the header.
 //
-// Introduced, 80 bytes, with a socket to the other process, of the type SOCK_SEQPACKET; if a pair
-// was asked for, with this process's end of it.
+// Introduced, 80 bytes, with a socket to the other process, of the type SOCK_SEQPACKET; if both ends
+// offer a pair, with this process's end of it.
 //
 //	16    16  GID       of the other process's device
 //	32    16  secret    random, the same for both processes and for nobody else
 //	48     4  UID       of the other process, in the user namespace of the agent
 //	52     4  GID       of its user, likewise
 //	56     4  PID       of the other process, in the PID namespace of the agent
-//	60     1  flags     1: both processes have the same user
+//	60     1  flags     1: both processes have the same user. 2: the socket is an end of a pair; older
+//	                    agents do not say so
 //	61     3  reserved
 //	64    16  process   names the other process: no other one has it
 //
@@ -148,19 +174,21 @@ const (
 //	16     4  reason
 //	20     4  reserved
 //
-// Lent, 16 bytes: the header, with the client's end of a pair. Taken, Ready and Wanted, 16 bytes:
-// the header.
+// Lent, 16 bytes: the header, with the client's end of a pair, and perhaps memory. Taken, Ready and
+// Wanted, 16 bytes: the header.
 //
 // Integers are big-endian.
 type Message struct {
 	Kind       Kind
 	ID         uint64
+	Memory     bool          // Ask, Lent, Introduced
 	GID        wire.ISMGID   // Hello, Introduced
 	Users      Users         // Hello
 	Challenge  [16]byte      // Hello
 	BootID     [16]byte      // Welcome
 	PID        int32         // Welcome, Introduced
 	Overcommit uint8         // Welcome
+	Either     bool          // Welcome
 	Signature  [64]byte      // Welcome
 	Role       Role          // Ask
 	Offer      uint8         // Ask
@@ -168,6 +196,7 @@ type Message struct {
 	Secret     [16]byte      // Introduced
 	Process    [16]byte      // Introduced
 	SameUser   bool          // Introduced
+	Pair       bool          // Introduced
 	UID        uint32        // Introduced
 	Group      uint32        // Introduced
 	Reason     Refusal       // Refused, Returned
@@ -195,7 +224,12 @@ func (m *Message) length() int {
 // rights returns how many descriptors come with a message.
 func (m *Message) rights() int {
 	switch m.Kind {
-	case KindAsk, KindIntroduced, KindLent, KindReturned:
+	case KindAsk, KindReturned:
+		return 1
+	case KindIntroduced, KindLent:
+		if m.Memory {
+			return 2
+		}
 		return 1
 	}
 	return 0
@@ -207,7 +241,7 @@ func (m *Message) Append(b []byte) []byte {
 	be := binary.BigEndian
 	b = append(b, byte(m.Kind), Version)
 	b = be.AppendUint16(b, uint16(m.length()))
-	b = be.AppendUint32(b, 0)
+	b = append(b, bit(m.Memory, withMemory), 0, 0, 0)
 	b = be.AppendUint64(b, m.ID)
 	switch m.Kind {
 	case KindHello:
@@ -227,7 +261,7 @@ func (m *Message) Append(b []byte) []byte {
 	case KindWelcome:
 		b = append(b, m.BootID[:]...)
 		b = be.AppendUint32(b, uint32(m.PID))
-		b = append(b, m.Overcommit, 0, 0, 0)
+		b = append(b, m.Overcommit, bit(m.Either, 1), 0, 0)
 		b = append(b, m.Signature[:]...)
 	case KindAsk:
 		b = append(b, byte(m.Role), m.Offer, 0, 0)
@@ -239,17 +273,21 @@ func (m *Message) Append(b []byte) []byte {
 		b = be.AppendUint32(b, m.UID)
 		b = be.AppendUint32(b, m.Group)
 		b = be.AppendUint32(b, uint32(m.PID))
-		flags := byte(0)
-		if m.SameUser {
-			flags = flagSameUser
-		}
-		b = append(b, flags, 0, 0, 0)
+		b = append(b, bit(m.SameUser, flagSameUser)|bit(m.Pair, flagPair), 0, 0, 0)
 		b = append(b, m.Process[:]...)
 	case KindRefused, KindReturned:
 		b = be.AppendUint32(b, uint32(m.Reason))
 		b = be.AppendUint32(b, 0)
 	}
 	return b
+}
+
+// bit returns a flag if it is set, else 0.
+func bit(set bool, flag byte) byte {
+	if set {
+		return flag
+	}
+	return 0
 }
 
 // Parse decodes b, which is exactly one message. The result does not alias b. Errors are of type
@@ -266,6 +304,10 @@ func Parse(b []byte) (Message, error) {
 		return fail("version", 1, wire.ErrVersion)
 	}
 	m := Message{Kind: Kind(b[0]), ID: be.Uint64(b[8:])}
+	switch m.Kind {
+	case KindAsk, KindLent, KindIntroduced:
+		m.Memory = b[4]&withMemory != 0
+	}
 	want := headerLen
 	switch m.Kind {
 	case KindHello:
@@ -310,6 +352,7 @@ func Parse(b []byte) (Message, error) {
 		m.BootID = [16]byte(b[16:])
 		m.PID = int32(be.Uint32(b[32:]))
 		m.Overcommit = b[36]
+		m.Either = b[37] != 0
 		m.Signature = [64]byte(b[40:])
 	case KindAsk:
 		m.Role, m.Offer = Role(b[16]), b[17]
@@ -322,6 +365,7 @@ func Parse(b []byte) (Message, error) {
 		m.Secret = [16]byte(b[32:])
 		m.UID, m.Group, m.PID = be.Uint32(b[48:]), be.Uint32(b[52:]), int32(be.Uint32(b[56:]))
 		m.SameUser = b[60]&flagSameUser != 0
+		m.Pair = b[60]&flagPair != 0
 		m.Process = [16]byte(b[64:])
 		if m.GID.IsZero() {
 			return fail("GID", 16, wire.ErrValue)

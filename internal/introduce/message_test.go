@@ -50,6 +50,24 @@ var vectors = []struct {
 	{"wanted", "0b01 0010 00000000 0000000000000009", Message{Kind: KindWanted, ID: 9}},
 	{"returned", "0901 0018 00000000 0000000000000009 00000001 00000000",
 		Message{Kind: KindReturned, ID: 9, Reason: RefusedAlone}},
+	{"ask for rings", "0301 0018 01000000 0000000000000009 01 02 0000 000000fa",
+		Message{
+			Kind: KindAsk, ID: 9, Memory: true, Role: RoleClient, Offer: offerPair,
+			Wait: 250 * time.Millisecond,
+		}},
+	{"lent with memory", "0701 0010 01000000 0000000000000009", Message{Kind: KindLent, ID: 9, Memory: true}},
+	{"welcome of an agent that knows either", "0201 0068 00000000 0000000000000000" +
+		"000000000000000000000000000000aa 00000102 02 01 0000" + strings.Repeat("00", 64),
+		Message{Kind: KindWelcome, BootID: [16]byte{15: 0xaa}, PID: 0x102, Overcommit: 2, Either: true}},
+	{"ask for either", "0301 0018 00000000 0000000000000009 01 03 0000 000000fa",
+		Message{Kind: KindAsk, ID: 9, Role: RoleClient, Offer: offerEither, Wait: 250 * time.Millisecond}},
+	{"introduced by a pair", "0501 0050 00000000 0000000000000009 00000000000000000000000000000007" +
+		"000000000000000000000000000000bb 00000003 00000004 00000102 02000000" +
+		"000000000000000000000000000000cc",
+		Message{
+			Kind: KindIntroduced, ID: 9, GID: gidOf(7), Secret: [16]byte{15: 0xbb}, UID: 3, Group: 4, PID: 0x102,
+			Process: [16]byte{15: 0xcc}, Pair: true,
+		}},
 }
 
 func unhex(t testing.TB, s string) []byte {
@@ -78,7 +96,10 @@ func TestMessage(t *testing.T) {
 		if _, err := Parse(append(b, 0)); !errors.Is(err, wire.ErrLength) {
 			t.Errorf("%s: Parse of one byte more: %v, want ErrLength", tt.name, err)
 		}
-		b[4] = 0xff // reserved
+		b[5] = 0xff // reserved
+		if tt.m.Kind != KindAsk && tt.m.Kind != KindLent && tt.m.Kind != KindIntroduced {
+			b[4] = 0xff // no flags
+		}
 		if got, err := Parse(b); err != nil || !reflect.DeepEqual(got, tt.m) {
 			t.Errorf("%s with a reserved bit: %+v, %v", tt.name, got, err)
 		}

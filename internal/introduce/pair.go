@@ -29,14 +29,16 @@ import (
 // AskPair is [Client.Ask] for a pair. The client's question has these answers: [Answer.Lent],
 // unless it is refused at once; [Answer.Wanted], if the server waits before [Question.Ready]; and
 // [Answer.Taken] or [Answer.Returned]. The server's question has one answer, its end, of which
-// [Question.Took] or [Question.GiveBack] tells the agent.
-func (c *Client) AskPair(role Role, fd uintptr, wait time.Duration) (*Question, error) {
-	return c.ask(role, offerPair, fd, wait)
+// [Question.Took] or [Question.GiveBack] tells the agent. rings: the program takes the memory of rings
+// with its end ([Answer.Memory]), where the agent has any to give.
+func (c *Client) AskPair(role Role, fd uintptr, wait time.Duration, rings bool) (*Question, error) {
+	return c.ask(role, offerPair, fd, wait, rings)
 }
 
 // Ready tells the agent that the client's program has its end: the server may have the other one.
-// An agent that does not read that returns the other end in time.
-func (q *Question) Ready() { q.tell(KindReady, -1) }
+// An agent that does not read that returns the other end in time. It reports false if the agent will
+// not read it.
+func (q *Question) Ready() bool { return q.tell(KindReady, -1) == nil }
 
 // Took tells the agent that the server's program has its end.
 func (q *Question) Took() { q.tellSurely(KindTaken, -1) }
@@ -91,7 +93,13 @@ func (s *Server) lend(w *waiting) bool {
 		w.close()
 		return false
 	}
-	if w.who.line.send(&Message{Kind: KindLent, ID: w.id}, ends[0]) != nil {
+	if w.rings && s.apart { // else rings are made, and sent, when they are needed
+		if w.memory, err = newMemory(s.cfg.Overcommit() == strictOvercommit); err != nil {
+			s.log.Warn("introduction: no memory for rings", "err", err)
+			w.memory = -1
+		}
+	}
+	if w.who.line.send(&Message{Kind: KindLent, ID: w.id, Memory: w.memory >= 0}, ends[0], w.memory) != nil {
 		s.unkeep(w)
 		w.close()
 		return false
@@ -187,6 +195,14 @@ func (w *waiting) closeTheirs() {
 	}
 }
 
+// closeMemory closes the memory of rings. The programs have it mapped.
+func (w *waiting) closeMemory() {
+	if w.memory >= 0 {
+		unix.Close(w.memory)
+		w.memory = -1
+	}
+}
+
 // handOver gives the server's end of a pair to the server. The error is about the one of the two
 // that is asker.
 func (s *Server) handOver(client, server, asker *waiting) error {
@@ -198,8 +214,13 @@ func (s *Server) handOver(client, server, asker *waiting) error {
 		unix.SetsockoptInt(client.theirs, unix.SOL_SOCKET, soPassRights, 1)
 	}
 	client.closeTheirs()
-	told := tell(server, client, [16]byte{}, end)
+	memory := -1
+	if server.rings && !sameAccount(client, server) { // rule: TestPairsMemory
+		memory = client.memory
+	}
+	told := tell(server, client, [16]byte{}, end, memory)
 	if told == nil {
+		client.closeMemory()
 		s.strongroom.empty(copied)
 		dispose.Now(end) // the server has a copy
 		s.introduced.Add(1)

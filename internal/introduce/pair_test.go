@@ -2,6 +2,7 @@ package introduce
 
 import (
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 
 func askPair(t testing.TB, c *Client, role Role, f *os.File, wait time.Duration) *Question {
 	t.Helper()
-	q, err := c.AskPair(role, f.Fd(), wait)
+	q, err := c.AskPair(role, f.Fd(), wait, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,6 +338,7 @@ func TestWithdrawnPair(t *testing.T) {
 		q := askPair(t, alice, RoleClient, c.client, MaxWait)
 		a := lent(t, q)
 		q.Ready()
+		b.hearsReady(t)
 		b.kernel.mu.Lock() // the agent answers when it may ask
 		asks := askPair(t, bob, RoleServer, c.server, MaxWait)
 		if late {
@@ -424,4 +426,116 @@ func TestPairsApart(t *testing.T) {
 			}
 		}
 	}
+}
+
+// memoryOf returns the memory of rings that has come with an answer: its inode, 0 for none.
+func memoryOf(t testing.TB, what string, a Answer) uint64 {
+	t.Helper()
+	if a.Memory < 0 {
+		return 0
+	}
+	defer unix.Close(a.Memory)
+	var st unix.Stat_t
+	if err := unix.Fstat(a.Memory, &st); err != nil || st.Size != memoryBytes {
+		t.Errorf("%s: memory of %d bytes, %v; want %d", what, st.Size, err, memoryBytes)
+	}
+	for _, size := range []int64{0, memoryBytes + 4096} {
+		if err := unix.Ftruncate(a.Memory, size); err != unix.EPERM {
+			t.Errorf("%s: the memory can be made %d bytes long: %v", what, size, err)
+		}
+	}
+	if _, err := unix.FcntlInt(uintptr(a.Memory), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); err != unix.EPERM {
+		t.Errorf("%s: the memory can be sealed: %v", what, err)
+	}
+	return st.Ino
+}
+
+// TestPairsMemoryStrict has memory with all its pages where the kernel overcommits nothing, and elsewhere
+// without any.
+func TestPairsMemoryStrict(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		fd, err := newMemory(strict)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			t.Fatal(err)
+		}
+		const block = 512
+		if has, want := st.Blocks*block, map[bool]int64{true: memoryBytes}[strict]; st.Size != memoryBytes || has != want {
+			t.Errorf("strict %t: %d of %d bytes have pages, want %d", strict, has, st.Size, want)
+		}
+	}
+}
+
+// TestPairsMemory has programs get the memory of rings with their ends: the client if it asks for
+// that, and the server if it asks, too, and is of another account. Nothing of it stays at the agent.
+func TestPairsMemory(t *testing.T) {
+	if !passRights() {
+		t.Skip("needs Linux 6.16: SO_PASSRIGHTS")
+	}
+	b := newBureau(t)
+	alice := b.dial(t, 1, anyone, Identity{UID: 1001, Account: Account{User: 1001}})
+	for _, tt := range []struct {
+		name                   string
+		user                   uint32
+		client, server, shared bool
+	}{
+		{"two users", 1002, true, true, true},
+		{"one user", 1001, true, true, false},
+		{"a client without rings", 1002, false, true, false},
+		{"a server without rings", 1002, true, false, false},
+	} {
+		bob := b.dial(t, 2, anyone, Identity{UID: tt.user, Account: Account{User: tt.user}})
+		c := b.kernel.connect(t)
+		q, err := alice.AskPair(RoleClient, c.client.Fd(), MaxWait, tt.client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := memoryOf(t, tt.name, lent(t, q))
+		if (at != 0) != tt.client {
+			t.Errorf("%s: the client's memory is %d", tt.name, at)
+		}
+		q.Ready()
+		asks, err := bob.AskPair(RoleServer, c.server.Fd(), MaxWait, tt.server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := await(t, asks)
+		if o.Socket < 0 {
+			t.Fatalf("%s: the server hears %+v, want its end", tt.name, o)
+		}
+		if to := memoryOf(t, tt.name, o); (to != 0) != tt.shared || tt.shared && to != at {
+			t.Errorf("%s: memory of the client %d, of the server %d", tt.name, at, to)
+		}
+		asks.Took()
+		wantTaken(t, q)
+	}
+	c := b.kernel.connect(t) // and of a client whose server does not ask
+	q, err := alice.AskPair(RoleClient, c.client.Fd(), 10*time.Millisecond, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memoryOf(t, "alone", lent(t, q))
+	if fate := fateOf(t, q); !fate.Returned || fate.Memory >= 0 {
+		t.Errorf("alone: %+v, want the end back", fate)
+	}
+	smctest.Eventually(t, patience, "no memory at the agent", func() bool { return ownMemory(t) == 0 })
+}
+
+// ownMemory counts the descriptors of this process that are memory of rings.
+func ownMemory(t testing.TB) (n int) {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range list {
+		if to, _ := os.Readlink("/proc/self/fd/" + f.Name()); strings.HasPrefix(to, "/memfd:gosmc-rings") {
+			n++
+		}
+	}
+	return n
 }

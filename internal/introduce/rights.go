@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -36,14 +37,14 @@ func newLine(c *net.UnixConn) (*line, error) {
 // errCongested means that the other side has not read enough of what was sent.
 var errCongested = errors.New("introduce: the other side does not read")
 
-// send sends a message, with a descriptor unless fd is negative. The descriptor stays the caller's. A
+// send sends a message, with the descriptors that are not negative. They stay the caller's. A
 // message that the socket has no room for is not sent: errCongested.
-func (l *line) send(m *Message, fd int) error {
+func (l *line) send(m *Message, fds ...int) error {
 	var array [maxMessage]byte
 	b := m.Append(array[:0])
 	var rights []byte
-	if fd >= 0 {
-		rights = unix.UnixRights(fd)
+	if fds = slices.DeleteFunc(fds, func(fd int) bool { return fd < 0 }); len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
 	}
 	var err error
 	cerr := l.raw.Control(func(s uintptr) {
@@ -67,7 +68,7 @@ func (l *line) send(m *Message, fd int) error {
 
 // discard closes a descriptor that has come with a message, and does not wait for that. -1 is none.
 func (l *line) discard(fds ...int) {
-	if len(fds) == 0 || fds[0] < 0 {
+	if fds = slices.DeleteFunc(fds, func(fd int) bool { return fd < 0 }); len(fds) == 0 {
 		return
 	}
 	if l.quota == nil {
@@ -130,32 +131,30 @@ func (l *line) read() (n int, fds []int, flags int, err error) {
 	return n, fds, flags, err
 }
 
-// receive waits for a message, and for the descriptor that it carries, -1 for none. The caller
-// disposes of the descriptor. After an error the conversation is over: io.EOF, errRights, a
-// [*wire.DecodeError], or the kernel's.
-func (l *line) receive() (m Message, fd int, err error) {
+// receive waits for a message, and for the descriptors that it carries, -1 for none: the second one is
+// the memory of rings. The caller disposes of the descriptors. After an error the conversation is over:
+// io.EOF, errRights, a [*wire.DecodeError], or the kernel's.
+func (l *line) receive() (m Message, fd, memory int, err error) {
 	n, fds, flags, err := l.read()
 	defer func() {
 		if err != nil {
 			l.discard(fds...)
-			fd = -1
+			fd, memory = -1, -1
 		}
 	}()
 	switch {
 	case err != nil:
-		return m, -1, err
+		return m, -1, -1, err
 	case n == 0:
-		return m, -1, io.EOF
+		return m, -1, -1, io.EOF
 	}
 	if m, err = Parse(l.buf[:n]); err != nil {
-		return m, -1, err
+		return m, -1, -1, err
 	}
 	// rule: TestHostileRights
 	if len(fds) != m.rights() || flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
-		return m, -1, errRights
+		return m, -1, -1, errRights
 	}
-	if len(fds) == 1 {
-		return m, fds[0], nil
-	}
-	return m, -1, nil
+	fds = append(fds, -1, -1)
+	return m, fds[0], fds[1], nil
 }

@@ -135,8 +135,8 @@ func (s *Server) take(c *net.UnixConn, who Identity, room *Room) {
 // serve handles the messages of a process until it hangs up or breaks the rules.
 func (s *Server) serve(c *client) {
 	c.line.conn.SetReadDeadline(time.Now().Add(helloTime)) // rule: TestSilent
-	m, fd, err := c.line.receive()
-	c.line.discard(fd)
+	m, fd, memory, err := c.line.receive()
+	c.line.discard(fd, memory)
 	if err != nil || m.Kind != KindHello {
 		s.unfit.Add(1)
 		return
@@ -145,12 +145,13 @@ func (s *Server) serve(c *client) {
 	c.gid, c.users = m.GID, m.Users
 	welcome := Message{
 		Kind: KindWelcome, BootID: s.cfg.BootID, PID: int32(os.Getpid()), Overcommit: s.cfg.Overcommit(),
-		Signature: c.room.sign(m.Challenge),
+		Either: true, Signature: c.room.sign(m.Challenge),
 	}
 	for err = c.line.send(&welcome, -1); err == nil; {
-		if m, fd, err = c.line.receive(); err != nil {
+		if m, fd, memory, err = c.line.receive(); err != nil {
 			break
 		}
+		c.line.discard(memory) // which no process has to give
 		if !s.table.mayGoOn(c) {
 			time.Sleep(floodPause)
 		}
@@ -181,7 +182,8 @@ func (s *Server) handle(c *client, m *Message, fd int) error {
 		}
 	}
 	if !s.table.spend(c) {
-		if m.Kind == KindAsk && m.Offer == offerPair && m.Role == RoleServer { // rule: TestPairsBroke
+		// rule: TestPairsBroke
+		if m.Kind == KindAsk && m.Role == RoleServer && (m.Offer == offerPair || m.Offer == offerEither) {
 			return s.ask(c, m, fd, true)
 		}
 		c.line.discard(fd)
@@ -212,13 +214,16 @@ func (s *Server) ask(c *client, m *Message, fd int, broke bool) error {
 	s.asked.Add(1)
 	e, refused := prove(s.cfg.Verifier, fd, m.Role)
 	c.line.discard(fd) // or the connection would not end with its process
-	if m.Offer > offerPair {
+	if m.Offer > offerEither {
 		refused = RefusedOffer
 	}
 	if refused != 0 {
 		return s.refuse(c, m.ID, refused)
 	}
-	w := &waiting{who: c, id: m.ID, role: m.Role, end: e, offer: m.Offer, held: -1, theirs: -1}
+	w := &waiting{
+		who: c, id: m.ID, role: m.Role, end: e, offer: m.Offer, rings: m.Memory,
+		held: -1, theirs: -1, memory: -1,
+	}
 	other, refused := s.table.match(w, m.Wait, broke)
 	switch {
 	case other != nil && refused != 0:
@@ -236,7 +241,8 @@ func (s *Server) ask(c *client, m *Message, fd int, broke bool) error {
 
 // fit says why two processes are not introduced; 0 if they are.
 func (s *Server) fit(a, b *waiting) Refusal {
-	if a.offer == offerNone || a.offer != b.offer { // rule: TestDecline
+	offer := common(a.offer, b.offer)
+	if offer == offerNone { // rule: TestDecline
 		return RefusedDeclined
 	}
 	// rule: TestUsers
@@ -244,7 +250,7 @@ func (s *Server) fit(a, b *waiting) Refusal {
 		!s.cfg.Users.admitsBoth(&a.who.who, &b.who.who) {
 		return RefusedUsers
 	}
-	if a.offer == offerPair && !s.apart && !sameAccount(a, b) { // rule: TestPairsApart
+	if offer == offerPair && !s.apart && !sameAccount(a, b) { // rule: TestPairsApart
 		return RefusedUsers
 	}
 	if a.who.line.unread() > maxUnread || b.who.line.unread() > maxUnread { // rule: TestUnreadIntroductions
@@ -269,20 +275,21 @@ func (s *Server) introduce(a, b *waiting) error {
 	var secret [16]byte
 	rand.Read(secret[:])
 	s.introduced.Add(1)
-	if err := tell(b, a, secret, ends[1]); err != nil {
+	if err := tell(b, a, secret, ends[1], -1); err != nil {
 		s.drop(b.who, err)
 	}
-	return tell(a, b, secret, ends[0])
+	return tell(a, b, secret, ends[0], -1)
 }
 
-// tell tells the process of w about the process of other.
-func tell(w, other *waiting, secret [16]byte, fd int) error {
+// tell tells the process of w about the process of other. memory is for rings, -1: none.
+func tell(w, other *waiting, secret [16]byte, fd, memory int) error {
 	p := other.who
 	m := Message{
 		Kind: KindIntroduced, ID: w.id, GID: p.gid, Secret: secret,
 		UID: p.who.UID, Group: p.who.GID, PID: p.who.PID, Process: p.name, SameUser: p.who.UID == w.who.who.UID,
+		Memory: memory >= 0, Pair: w.offer == offerPair,
 	}
-	return w.who.line.send(&m, fd)
+	return w.who.line.send(&m, fd, memory)
 }
 
 // refuse answers a question.

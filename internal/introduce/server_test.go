@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"sync"
 	"testing"
@@ -305,7 +306,7 @@ func TestProofs(t *testing.T) {
 	dead.client.Close() // resets the server
 	smctest.Eventually(t, patience, "the reset", func() bool {
 		info, err := unix.GetsockoptTCPInfo(int(dead.server.Fd()), unix.IPPROTO_TCP, unix.TCP_INFO)
-		return err == nil && info.State != tcpEstablished
+		return err == nil && info.State != unix.BPF_TCP_ESTABLISHED
 	})
 	self := file(unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0))
 	if err := unix.Bind(int(self.Fd()), &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
@@ -651,5 +652,26 @@ func TestVersions(t *testing.T) {
 			t.Errorf("answer %q: %v, want ErrAgentVersion", answer, err)
 		}
 		l.Close()
+	}
+}
+
+// TestNewUsers makes policies of lists of users.
+func TestNewUsers(t *testing.T) {
+	long := make([]int, MaxUsers+1)
+	for _, tt := range []struct {
+		name              string
+		said, anyUser     bool
+		allowed, excepted []int
+		want              Users
+	}{
+		{"nothing said", false, false, nil, nil, Users{Mode: ModeAny}},
+		{"same", true, false, nil, nil, Users{Mode: ModeList}},
+		{"list", true, false, []int{7, 9}, []int{8}, Users{Mode: ModeList, Users: []uint32{7, 9}, Excepted: []uint32{8}}},
+		{"any", true, true, nil, []int{7}, Users{Mode: ModeAny, Excepted: []uint32{7}}},
+		{"too long", true, true, nil, long, Users{}},
+	} {
+		if got := NewUsers(tt.said, tt.anyUser, tt.allowed, tt.excepted); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
 	}
 }

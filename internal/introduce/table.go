@@ -12,10 +12,12 @@ type waiting struct {
 	id     uint64
 	role   Role
 	end    end
-	offer  uint8
+	offer  uint8 // offerPair, too, once the other end's question has made it that
 	expiry *time.Timer
+	rings  bool  // the process takes the memory of rings
 	held   int   // the server's end of a pair, of which the client has the other one; -1: none. Owned
 	theirs int   // a copy of that one, until the server's account is known; -1: none. Owned
+	memory int   // of rings, which the client has, too; -1: none. Owned
 	safe   *safe // with a copy of held; nil: none. Of the goroutine that has taken the question out
 
 	// These are about pairs, and guarded by the table's lock.
@@ -195,18 +197,15 @@ func (t *table) match(w *waiting, wait time.Duration, broke bool) (other *waitin
 			return nil, RefusedContested
 		}
 		refused = t.rules.fit(w, other)
-		if refused == 0 && other.isClientOfPair() && other.ready {
+		switch {
+		case refused != 0 || common(w.offer, other.offer) != offerPair:
+		case other.isClientOfPair() && other.ready:
+			w.offer = offerPair
 			if !t.giveLocked(other, w) {
 				refused = RefusedBusy
 			}
-		} else if refused == 0 && w.offer == offerPair {
-			if refused = t.enterLocked(w, wait); refused == 0 {
-				t.byPair[w.end.key] = other
-				if w.isClientOfPair() {
-					t.byPair[w.end.key] = w
-				}
-				w.other, other.other = other, w
-				t.rules.want(t.byPair[w.end.key])
+		default:
+			if refused = t.joinLocked(w, other, wait); refused == 0 {
 				return nil, 0
 			}
 		}
@@ -221,6 +220,41 @@ func (t *table) match(w *waiting, wait time.Duration, broke bool) (other *waitin
 	return nil, t.enterLocked(w, wait)
 }
 
+// joinLocked has a question for a pair wait, together with the one of the other end, until the client's
+// program has its end. A client that would have taken a peering gets that end only now.
+func (t *table) joinLocked(w, other *waiting, wait time.Duration) Refusal {
+	late := other.role == RoleClient && other.offer == offerEither
+	w.offer, other.offer = offerPair, offerPair
+	if late {
+		if refused := t.lendLocked(other); refused != 0 {
+			return refused
+		}
+	}
+	if refused := t.enterLocked(w, wait); refused != 0 {
+		return refused
+	}
+	client := other
+	if w.isClientOfPair() {
+		client = w
+	}
+	t.byPair[w.end.key] = client
+	w.other, other.other = other, w
+	t.rules.want(client)
+	return 0
+}
+
+// lendLocked makes a pair for a client, who gets its end.
+func (t *table) lendLocked(client *waiting) Refusal {
+	a := client.who.account
+	// rule: TestPairQuotas
+	if t.held >= maxHeld || client.who.who.Limited && a.held >= maxAccountHeld || !t.rules.lend(client) {
+		return RefusedBusy
+	}
+	a.held++
+	t.held++
+	return 0
+}
+
 // enterLocked has a question wait.
 func (t *table) enterLocked(w *waiting, wait time.Duration) Refusal {
 	a, own := w.who.account, t.byClient[w.who]
@@ -230,12 +264,9 @@ func (t *table) enterLocked(w *waiting, wait time.Duration) Refusal {
 		return RefusedBusy
 	}
 	if w.isClientOfPair() {
-		// rule: TestPairQuotas
-		if t.held >= maxHeld || w.who.who.Limited && a.held >= maxAccountHeld || !t.rules.lend(w) {
-			return RefusedBusy
+		if refused := t.lendLocked(w); refused != 0 {
+			return refused
 		}
-		a.held++
-		t.held++
 	}
 	a.waiting++
 	t.byPair[w.end.key] = w
@@ -366,6 +397,7 @@ func (t *table) dropLocked(w *waiting) {
 // close closes the ends that a question holds.
 func (w *waiting) close() {
 	w.closeTheirs()
+	w.closeMemory()
 	if w.held >= 0 {
 		w.who.line.discard(w.held) // with descriptors in it, perhaps, that nobody has read
 		w.held = -1

@@ -21,6 +21,27 @@ type Users struct {
 	Excepted []uint32 // users
 }
 
+// NewUsers returns the policy of a list of users, as package config has it, with its parts: whether
+// anything is said at all, whether all users are admitted, and the users that are and are not. Where
+// nothing is said it is all users. Numbers are those of the agent's user namespace. A list that is too
+// long admits the own user alone.
+func NewUsers(said, anyUser bool, allowed, excepted []int) Users {
+	u := Users{Mode: ModeList}
+	switch {
+	case len(allowed)+len(excepted) > MaxUsers: // rule: TestNewUsers
+		return Users{}
+	case !said || anyUser:
+		u.Mode = ModeAny
+	}
+	for _, uid := range allowed {
+		u.Users = append(u.Users, uint32(uid))
+	}
+	for _, uid := range excepted {
+		u.Excepted = append(u.Excepted, uint32(uid))
+	}
+	return u
+}
+
 // Len returns the number of entries of all lists.
 func (u *Users) Len() int { return len(u.Users) + len(u.Groups) + len(u.Excepted) }
 

@@ -14,6 +14,7 @@ type Filter struct {
 	src, dst     endFilter
 	mode         string // in small letters; empty: all
 	Port         uint16 // of either end; 0: all
+	Only4, Only6 bool   // addresses of IPv4, or of IPv6; both or neither: all
 	sport, dport uint16 // 0: all
 }
 
@@ -92,11 +93,17 @@ func parseMode(s string) (string, error) {
 	return "", fmt.Errorf("want tcp, unix, smc-d or smc-r")
 }
 
-// parsePort reads a port, with or without a colon.
+// parsePort reads a port, with or without a colon, or the name of a service.
 func parsePort(s string) (uint16, error) {
-	n, err := strconv.ParseUint(strings.TrimPrefix(s, ":"), 10, 16)
+	s = strings.TrimPrefix(s, ":")
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil && strings.Trim(s, "0123456789") != "" { // rule: cmd/gosmc TestSSFilter
+		if named, err := net.LookupPort("tcp", s); err == nil {
+			return uint16(named), nil
+		}
+	}
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("want a port from 1 to 65535, as a number")
+		return 0, fmt.Errorf("want a port from 1 to 65535, or the name of a service")
 	}
 	return uint16(n), nil
 }
@@ -138,6 +145,15 @@ func (e endFilter) fits(end string) bool {
 	return err == nil && (e.port == 0 || e.port == addr.Port()) && (!e.prefix.IsValid() || e.prefix.Contains(addr.Addr().Unmap().WithZone("")))
 }
 
+// family reports whether an end has an address of a version of IP that is meant.
+func (f *Filter) family(end string) bool {
+	if f.Only4 == f.Only6 {
+		return true
+	}
+	addr, err := netip.ParseAddrPort(end)
+	return err == nil && addr.Addr().Unmap().Is4() == f.Only4
+}
+
 // hasPort reports whether an end has a port. Every end has the port 0.
 func hasPort(end string, port uint16) bool {
 	_, p, err := net.SplitHostPort(end)
@@ -145,12 +161,14 @@ func hasPort(end string, port uint16) bool {
 }
 
 func (f *Filter) Connection(c *Conn) bool {
-	return f.State != "listening" && (f.mode == "" || strings.EqualFold(f.mode, c.Mode)) &&
+	return f.State != "listening" && f.family(c.Local) && // rule: cmd/gosmc TestSSFilter: f.family(c.Local) -> true
+		(f.mode == "" || strings.EqualFold(f.mode, c.Mode)) &&
 		(hasPort(c.Local, f.Port) || hasPort(c.Peer, f.Port)) && hasPort(c.Local, f.sport) && hasPort(c.Peer, f.dport) &&
 		f.src.fits(c.Local) && f.dst.fits(c.Peer)
 }
 
 func (f *Filter) Listener(l *Listener) bool {
-	return f.State != "established" && f.mode == "" && f.dport == 0 && f.dst == (endFilter{}) &&
+	return f.State != "established" && f.family(l.Local) &&
+		f.mode == "" && f.dport == 0 && f.dst == (endFilter{}) &&
 		hasPort(l.Local, f.Port) && hasPort(l.Local, f.sport) && f.src.fits(l.Local)
 }

@@ -36,6 +36,14 @@ type Conn struct {
 	// "both"; empty: none.
 	Rings string `json:"rings,omitempty"`
 
+	// Place is where the process runs, and the next three are its parts for the process at the other
+	// end. PeerUID is the user of the socket there, if the kernel has said that.
+	Place
+	PeerUser      string  `json:"peer_user,omitempty"`
+	PeerNamespace string  `json:"peer_namespace,omitempty"`
+	PeerContainer string  `json:"peer_container,omitempty"`
+	PeerUID       *uint32 `json:"peer_uid,omitempty"`
+
 	// Source is [SourceKernel] for a connection of the kernel's SMC, and empty for ours.
 	Source string `json:"source,omitempty"`
 
@@ -67,8 +75,12 @@ type Listener struct {
 	// Unannounced says that clients of 'gosmc run' do not find the listener, so that their
 	// connections are TCP.
 	Unannounced bool `json:"unannounced,omitempty"`
+	// BareConns is how many connections it has accepted from programs of this machine that do not
+	// use gosmc, at most: of a program of 'gosmc run', since its start. It is absent if none is known.
+	BareConns *uint64 `json:"bare_connections,omitempty"`
 	// Source is as in Conn.
 	Source string `json:"source,omitempty"`
+	Place         // as in Conn
 }
 
 // New returns the connections and the listeners of the hosts that have answered, each if asked for.
@@ -139,7 +151,7 @@ func (r *Report) AddMoved(dir string, netns uint64) {
 		r.Connections = append(r.Connections, Conn{StatusConn: control.StatusConn{
 			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: roleOf(c.Connection), Mode: "TCP", ReasonCode: control.ReasonCode(c.Reason.Code), Reason: reason,
 			UID: c.UID, Inode: c.Inode, NetNS: netns, RecvQ: c.RecvQ, SendQ: c.SendQ, PeerPID: c.PeerPID, PeerCommand: c.PeerCommand,
-		}, PID: c.PID, Command: c.Command, Dir: of, Bare: c.Bare})
+		}, PID: c.PID, Command: c.Command, Dir: of, Bare: c.Bare, PeerUID: c.PeerUID})
 	}
 	for i := range r.Connections {
 		r.Connections[i].Explain()
@@ -157,7 +169,8 @@ func (r *Report) AddServers(dir string, netns uint64) {
 		}
 		r.Listeners = append(r.Listeners, Listener{
 			StatusListener: control.StatusListener{Local: l.Local.String(), Require: "any", UID: l.UID, Inode: l.Inode, NetNS: netns},
-			PID:            l.PID, Command: l.Command, Dir: of, Mode: ModeUnix, Unannounced: !l.Announced,
+			PID:            l.PID, Command: l.Command, Dir: of, Mode: ModeUnix,
+			Unannounced: !l.Announced, BareConns: l.Bare,
 		})
 	}
 }

@@ -262,7 +262,7 @@ func TestKilledPeer(t *testing.T) {
 	// Unless the kernel had not come to close it yet.
 	eventually(t, "removal of the socket", func() bool {
 		g.p.dev.Peer(testContext(t), g.p.GID())
-		list, _ := os.ReadDir(g.p.dev.dir.path)
+		list, _ := os.ReadDir(g.p.dev.dir.Path())
 		return len(list) == 1
 	})
 }

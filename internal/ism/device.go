@@ -27,6 +27,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/ism/sockets"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -43,8 +44,10 @@ type Config struct {
 	// is ours to bound as well. Zero means [DefaultBudget]; negative means no limit.
 	Budget int64
 
-	// AnyUser admits processes of other users as peers, in both directions.
+	// AnyUser admits processes of other users as peers, in both directions, and Admit chooses among
+	// these users. A nil Admit admits all. It may be called by several goroutines.
 	AnyUser bool
+	Admit   func(uid int) bool
 
 	// Handler is told of events on peerings. Nil means that nobody is.
 	Handler Handler
@@ -81,12 +84,13 @@ func (noHandler) PeerGone(*Peer, error) {}
 type Device struct {
 	gid     wire.ISMGID
 	anyUser bool
+	admit   func(uid int) bool // of other users; nil: all
 	handler Handler
 	log     *slog.Logger
 	maximum int64 // budget
 	lim     cacheLimits
 	opened  time.Time
-	dir     *socketDir      // nil without a directory
+	dir     *sockets.Dir    // nil without a directory
 	ctx     context.Context // ends with the device
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup // every goroutine of the device and its peers
@@ -129,6 +133,7 @@ func Open(config Config) (*Device, error) {
 	d := &Device{
 		gid:      newGID(),
 		anyUser:  config.AnyUser,
+		admit:    config.Admit,
 		handler:  config.Handler,
 		log:      config.Logger,
 		maximum:  config.Budget,
@@ -163,12 +168,12 @@ func Open(config Config) (*Device, error) {
 		d.ctx, d.cancel = context.WithCancel(context.Background())
 		return d, nil
 	}
-	if d.dir, err = openSocketDir(config.Dir, config.AnyUser); err != nil {
+	if d.dir, err = sockets.Open(config.Dir, config.AnyUser); err != nil {
 		return nil, fmt.Errorf("ism: %w", err)
 	}
-	fd, err := d.dir.listen(d.gid, config.AnyUser)
+	fd, err := d.dir.Listen(d.gid, config.AnyUser)
 	if err != nil {
-		d.dir.close()
+		d.dir.Close()
 		return nil, fmt.Errorf("ism: %w", err)
 	}
 	d.socket = os.NewFile(uintptr(fd), "ism listener")
@@ -179,9 +184,9 @@ func Open(config Config) (*Device, error) {
 		err = fmt.Errorf("fewer than %d descriptors are left (ulimit -n): %w", minFreeFDs, unix.EMFILE)
 	}
 	if err != nil {
-		d.dir.remove(d.gid)
+		d.dir.Remove(d.gid)
 		d.socket.Close()
-		d.dir.close()
+		d.dir.Close()
 		return nil, fmt.Errorf("ism: %w", err)
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -195,10 +200,10 @@ func (d *Device) Renew() error {
 	if d.IsThere() {
 		return nil
 	}
-	if err := d.dir.reopen(); err != nil {
+	if err := d.dir.Reopen(); err != nil {
 		return fmt.Errorf("ism: %w", err)
 	}
-	fd, err := d.dir.listen(d.gid, d.anyUser)
+	fd, err := d.dir.Listen(d.gid, d.anyUser)
 	if err != nil {
 		return fmt.Errorf("ism: %w", err)
 	}
@@ -211,7 +216,7 @@ func (d *Device) Renew() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		d.dir.remove(d.gid)
+		d.dir.Remove(d.gid)
 		socket.Close()
 		return net.ErrClosed
 	}
@@ -224,7 +229,7 @@ func (d *Device) Renew() error {
 
 // IsThere reports whether the device's socket is where others look for it. It costs a system call. A device
 // that nobody looks for is always there.
-func (d *Device) IsThere() bool { return d.dir == nil || d.dir.has(d.gid) }
+func (d *Device) IsThere() bool { return d.dir == nil || d.dir.Has(d.gid) }
 
 // GID returns the device's Extended GID.
 func (d *Device) GID() wire.ISMGID { return d.gid }
@@ -243,7 +248,7 @@ func (d *Device) Close() error {
 		d.mu.Unlock()
 		d.cancel()
 		if d.dir != nil {
-			d.dir.remove(d.gid)
+			d.dir.Remove(d.gid)
 			socket.Close()
 		}
 		for _, p := range d.peers() {
@@ -252,7 +257,7 @@ func (d *Device) Close() error {
 		d.wg.Wait()
 		d.spares.close()
 		if d.dir != nil {
-			d.dir.close()
+			d.dir.Close()
 		}
 	})
 	return nil

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/ism/sockets"
 )
 
 // Errors to be matched with errors.Is. Resource errors of the kernel (unix.EMFILE, unix.ENFILE,
@@ -30,13 +32,13 @@ var (
 
 	// ErrOtherUser means that the other process belongs to another user and Config.AnyUser is not
 	// set, here or there.
-	ErrOtherUser = errors.New("ism: process of another user")
+	ErrOtherUser = sockets.ErrOtherUser
 
 	// ErrPeerGone means that the peering has ended. [Peer.Err] says why.
 	ErrPeerGone = errors.New("ism: peer gone")
 
 	// ErrDead means that no device answers at the address: it never was here, or has ended.
-	ErrDead = errors.New("ism: no such device")
+	ErrDead = sockets.ErrDead
 
 	// ErrWrongGID means that another device answered than the one asked for.
 	ErrWrongGID = errors.New("ism: another device answered")
@@ -52,7 +54,7 @@ var (
 	ErrSize = errors.New("ism: bad size")
 
 	// ErrDir means that the directory is not a safe place for sockets.
-	ErrDir = errors.New("ism: unsafe directory")
+	ErrDir = sockets.ErrDir
 
 	// ErrProtocol is matched by every error that means "the peer broke the rules of the peering".
 	ErrProtocol = errors.New("ism: peering protocol violated")

@@ -141,3 +141,21 @@ func TestFullStranger(t *testing.T) {
 		d.Close()
 	}
 }
+
+// TestAdmit has a device choose among other users.
+func TestAdmit(t *testing.T) {
+	const friend, stranger = 4242, 4243
+	d, err := Open(Config{Dir: t.TempDir(), AnyUser: true, Admit: func(uid int) bool { return uid == friend }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if overcommit.isStrict() {
+		t.Skip("no other users under vm.overcommit_memory=2")
+	}
+	for uid, want := range map[int]error{friend: nil, stranger: ErrOtherUser, os.Geteuid(): nil} {
+		if err := d.checkUser(Cred{UID: uid}); !errors.Is(err, want) {
+			t.Errorf("user %d: %v, want %v", uid, err, want)
+		}
+	}
+}

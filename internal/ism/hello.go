@@ -132,7 +132,7 @@ func (c *conn) limit(ctx context.Context) (stop func() bool) {
 func (d *Device) connect(ctx context.Context, gid wire.ISMGID) (int, error) {
 	pause := time.Millisecond
 	for {
-		fd, err := d.dir.connect(gid)
+		fd, err := d.dir.Connect(gid)
 		if err != unix.EAGAIN {
 			return fd, err
 		}
@@ -335,11 +335,12 @@ func (d *Device) checkUser(cred Cred) error {
 	if user.Ours(cred.UID) {
 		return nil
 	}
-	if d.anyUser && !overcommit.isStrict() {
+	admitted := d.anyUser && (d.admit == nil || d.admit(cred.UID)) // rule: TestAdmit: d.admit(cred.UID) -> true
+	if admitted && !overcommit.isStrict() {
 		return nil
 	}
 	d.stats.otherUsers.Add(1)
-	if d.anyUser {
+	if admitted {
 		return fmt.Errorf("%w: process %d has user %d, and under vm.overcommit_memory=2 the memory of others can end this one",
 			ErrOtherUser, cred.PID, cred.UID)
 	}

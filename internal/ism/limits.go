@@ -51,9 +51,6 @@ const (
 	// acceptBackoff is the longest pause of the listener when the process is out of descriptors.
 	acceptBackoff = time.Second
 
-	// listenBacklog is the backlog that listen(2) is asked for; the kernel may use less.
-	listenBacklog = 512
-
 	// maxUnattached bounds the DMBs of one peer that were made and not yet attached. Each holds a
 	// descriptor until then; it is the number of handshakes in progress.
 	maxUnattached = 4096

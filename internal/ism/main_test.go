@@ -10,7 +10,12 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/gosmc/smc/internal/rundir"
 )
+
+// socketsDir is the directory of the devices' sockets, in Config.Dir.
+const socketsDir = rundir.ISM
 
 // patience bounds every wait in the tests. It only passes when a test fails.
 const patience = 20 * time.Second

@@ -26,11 +26,12 @@ type script struct {
 func dialScript(t testing.TB, d *Device) *script {
 	t.Helper()
 	s := &script{t: t, gid: d.GID()}
-	var err error
-	s.fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	s.check(err)
+	s.check(again(func() (err error) {
+		s.fd, err = d.dir.Connect(d.GID())
+		return err
+	}))
+	s.check(unix.SetNonblock(s.fd, false))
 	s.bound()
-	s.check(again(func() error { return unix.Connect(s.fd, d.dir.address(d.GID().String())) }))
 	return s
 }
 

@@ -148,7 +148,7 @@ func TestProbeForLong(t *testing.T) {
 	x.awaitArrived(probeSize - probeBytes)
 	x.rest()
 	var asked []int
-	for i := 1; i <= 70*slowPace.held; i++ {
+	for i := 1; i <= 70*slowPace.again; i++ {
 		if x.look() {
 			asked = append(asked, i)
 			x.awaitArrived(probeSize - probeBytes + min(len(asked), probeBytes))
@@ -156,7 +156,7 @@ func TestProbeForLong(t *testing.T) {
 	}
 	want := []int{1, 5, 25}
 	for i := 1; i <= 70; i++ {
-		want = append(want, i*slowPace.held)
+		want = append(want, i*slowPace.again)
 	}
 	if !slices.Equal(asked, want) {
 		t.Errorf("asked at looks %v, want %v", asked, want)
@@ -174,14 +174,18 @@ func TestProbeForLong(t *testing.T) {
 	}
 }
 
-// TestProbeAfterRest has nobody look any more at a connection when the first bytes come for which there seems to be no room, as the peer's word was lost with the link.
+// TestProbeAfterRest has nobody look any more at a connection, whose peer has ended its own direction, when the first bytes come for which there seems to be no
+// room, as the peer's word was lost with the link.
 func TestProbeAfterRest(t *testing.T) {
 	x := newSilent(t)
+	x.b.CloseWrite()
+	x.b.SendFlags(cdc.DoneWriting)
+	eventually(t, "the end", func() bool { return x.a.PeerFlags()&cdc.DoneWriting != 0 })
 	all := x.writes(probeSize - 1000)
 	x.awaitArrived(len(all))
 	x.rest()
 	got := x.readSilently()
-	for range 100 {
+	for range 30 {
 		x.look()
 	}
 	if n := x.watched(); n != nobody {

@@ -18,25 +18,27 @@ import (
 // So connections that have moved after a failure are looked at once a second, and one that is
 // silent is asked. If data follows, the peer is one that holds back each message. The connection is
 // then looked at every few milliseconds, so that two programs that take turns do not wait for a
-// second each time. When nothing comes of it that ends, and then the rest: nobody is asked for
-// ever, but a peer whose element is full, whose answer may be lost too: see probe.go.
+// second each time. When nothing comes of it that ends, and the connection is looked at once a second
+// again, and asked once a minute at last. That goes on as long as it lives: the message that is not
+// completed waits for the path of the link that failed, which may stay dead for ever, and a program
+// may have something to say at any time. The same goes for a peer whose element is full: see probe.go.
 
 // A pace is how connections are looked at.
 type pace struct {
 	every  time.Duration // between two looks
 	after  [3]int        // looks without news after which a connection is asked
 	window int           // looks after that, in which data counts as the answer
-	held   int           // looks between further asks, as long as the connection has bytes for which the peer has no room; 0: none
+	again  int           // looks between further asks; 0: there are none, and the pace ends
 }
 
 // The paces: slowPace for every connection that has moved, quickPace for those whose peers hold
 // back.
 var (
-	slowPace  = pace{every: time.Second, after: [3]int{1, 5, 25}, window: 1, held: 60}
+	slowPace  = pace{every: time.Second, after: [3]int{1, 5, 25}, window: 1, again: 60}
 	quickPace = pace{every: 8 * time.Millisecond, after: [3]int{1, 6, 31}, window: 25}
 )
 
-// maxVain is how many asks in a row a connection gets that no data follows, however often it falls silent.
+// maxVain is how many asks in a row that no data follows end the quick pace, however often there is other news.
 const maxVain = 8
 
 // Lookers are the connections of a group that are looked at with one pace. The group's mu guards
@@ -76,7 +78,7 @@ const (
 	verdictStay verdict = iota
 	verdictAsk          // and stay
 	verdictHeld         // the peer holds back its data
-	verdictEnd          // nothing comes of it
+	verdictEnd          // nothing comes of it, at this pace
 )
 
 // look looks at a connection.
@@ -95,8 +97,8 @@ func (s *silence) look(p *pace) verdict {
 		s.vain++
 		s.asked = s.looks
 		return verdictAsk
-	case p.held > 0 && s.carrier.held.Load(): // rule: TestProbeForLong
-		if s.looks > last && s.looks%p.held == 0 {
+	case p.again > 0: // rule: TestSilentLate: p.again > 0 -> p.again > 0 && s.carrier.held.Load()
+		if s.looks > last && s.looks%p.again == 0 { // rule: TestSilent, TestProbeForLong
 			s.asked = s.looks
 			return verdictAsk
 		}
@@ -176,12 +178,10 @@ func (g *Group) askSilent(w *lookers) {
 		case v == verdictHeld && w == &g.slow: // rule: TestSilentHeldBack
 			g.quick.add(g, s)
 			return true
-		case v == verdictEnd && w == &g.quick && (s.vain < maxVain || s.carrier.held.Load()): // rule: TestSilentQuickEnds
+		case v == verdictEnd: // rule: TestSilentQuickEnds
 			s.looks, s.asked = slowPace.after[0], 0 // it has been asked
 			g.slow.add(g, s)
 			return true
-		case v == verdictEnd:
-			return g.rest(s.carrier)
 		}
 		return false
 	})

@@ -92,20 +92,20 @@ func (x *silent) watched() [2]int {
 var nobody [2]int
 
 // TestSilent has a peer say nothing after a move: it is asked for a message, with the flag to which Linux answers in any case, less and less
-// often, and not for ever.
+// often, and for ever.
 func TestSilent(t *testing.T) {
 	x := newSilent(t)
 	var asked []int
-	for i := 1; i < 30; i++ {
+	for i := 1; i < 200; i++ {
 		if x.look() {
 			asked = append(asked, i)
 			eventually(t, "it asks", func() bool { return x.b.PeerHeader().ProducerFlags&cdc.CursorUpdateRequested != 0 })
 		}
 	}
-	if want := []int{1, 5, 25}; !slices.Equal(asked, want) {
+	if want := []int{1, 5, 25, 60, 120, 180}; !slices.Equal(asked, want) {
 		t.Errorf("asked at looks %v, want %v", asked, want)
 	}
-	if n := x.watched(); n != nobody {
+	if n := x.watched(); n != [2]int{1, 0} {
 		t.Errorf("%d connections are looked at", n)
 	}
 }
@@ -134,7 +134,7 @@ func TestSilentHeldBack(t *testing.T) {
 	}
 }
 
-// TestSilentQuickEnds has a peer that held back once say nothing any more: the looks become slow again, and then end.
+// TestSilentQuickEnds has a peer that held back once say nothing any more: the looks become slow again.
 func TestSilentQuickEnds(t *testing.T) {
 	x := newSilent(t)
 	x.look()
@@ -146,32 +146,63 @@ func TestSilentQuickEnds(t *testing.T) {
 			asked = append(asked, i)
 		}
 	}
-	for i := 2; x.watched() == [2]int{1, 0}; i++ {
+	for i := 2; i < 100; i++ {
 		if x.look() {
 			asked = append(asked, 1000*i)
 		}
 	}
-	if want := []int{1, 6, 31, 5000, 25_000}; !slices.Equal(asked, want) || x.watched() != nobody {
+	if want := []int{1, 6, 31, 5000, 25_000, 60_000}; !slices.Equal(asked, want) || x.watched() != [2]int{1, 0} {
 		t.Errorf("asked at looks %d, want %d; %d connections are looked at", asked, want, x.watched())
 	}
 }
 
-// TestSilentInVain has a peer talk now and then, and never because it was asked: that ends too.
+// TestSilentInVain has a peer that held back once only read from then on: the looks become slow again.
 func TestSilentInVain(t *testing.T) {
 	x := newSilent(t)
+	x.look()
+	x.say()
+	x.look()
 	asked := 0
 	for range 3 * maxVain {
-		if x.look() {
-			asked++
+		x.a.Write([]byte("x"))
+		if _, err := io.ReadFull(x.b, make([]byte, 1)); err != nil {
+			t.Fatal(err)
 		}
-		x.look()
+		eventually(t, "its arrival", x.a.isIdle)
 		for range 2 {
-			x.say()
-			x.look()
+			if x.lookQuick() {
+				asked++
+			}
 		}
 	}
-	if n := x.watched(); asked != maxVain || n != nobody {
+	if n := x.watched(); asked != maxVain || n != [2]int{1, 0} {
 		t.Errorf("asked %d times, want %d; %d connections are looked at", asked, maxVain, n)
+	}
+}
+
+// TestSilentLate has a peer hold back each message, and answer so late that its bytes do not count as the answer, as on a slow machine: it is
+// asked for each of them, however many they are, and also after a long silence of both programs.
+func TestSilentLate(t *testing.T) {
+	x := newSilent(t)
+	for i := range 3 * maxVain {
+		if !x.look() {
+			t.Fatalf("not asked for message %d", i)
+		}
+		for range slowPace.window + 1 {
+			x.look()
+		}
+		x.say()
+		if x.look() {
+			t.Fatalf("asked after message %d", i)
+		}
+	}
+	for range 100 {
+		x.look()
+	}
+	x.say()
+	x.look()
+	if n := x.watched(); !x.look() || n != [2]int{1, 0} {
+		t.Errorf("not asked after a long silence; %d connections are looked at", n)
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// ask asks the agent which process is at the other end of a connection. It returns no question and the
-// reason if that is not possible.
+// ask asks the agent which process is at the other end of a connection; pairs: a pair will do, too. It
+// returns no question and the reason if that is not possible.
 func (p *Point) ask(
-	ctx context.Context, d *ism.Device, raw syscall.RawConn, role introduce.Role,
+	ctx context.Context, d *ism.Device, raw syscall.RawConn, role introduce.Role, pairs bool,
 ) (*introduce.Question, clc.Diagnosis) {
 	client, why := p.bureau.get(ctx, func() []string { return p.cfg.Kernel.Addresses(raw) }, d.GID())
 	if client == nil {
@@ -20,7 +20,11 @@ func (p *Point) ask(
 	}
 	var q *introduce.Question
 	var err error
-	if cerr := raw.Control(func(fd uintptr) { q, err = client.Ask(role, fd, claimTime) }); cerr != nil {
+	ask := client.Ask
+	if pairs {
+		ask = client.AskEither
+	}
+	if cerr := raw.Control(func(fd uintptr) { q, err = ask(role, fd, claimTime) }); cerr != nil {
 		return nil, clc.DiagNotAccepted
 	}
 	if err != nil {

@@ -17,20 +17,46 @@ import (
 type bureau struct {
 	users introduce.Users
 
-	mu     sync.Mutex
-	closed bool
-	client *introduce.Client
-	gid    wire.ISMGID // that the agent knows
-	failed time.Time   // when no agent answered last
-	boot   [16]byte    // the kernel's boot ID; zero if no agent has told it
-	why    clc.Diagnosis
+	mu      sync.Mutex
+	closed  bool
+	client  *introduce.Client
+	attempt chan struct{} // closed when the attempt that is under way is over; nil: none is
+	gid     wire.ISMGID   // that the agent knows
+	failed  time.Time     // when no agent answered last
+	boot    [16]byte      // the kernel's boot ID; zero if no agent has told it
+	why     clc.Diagnosis
 }
 
 // get returns the conversation, or the reason why there is none. A process with an agent that does not
-// answer waits for it now and then.
+// answer waits for it now and then, until ctx is done. One attempt is made at a time; nobody has the lock
+// meanwhile.
 func (b *bureau) get(
 	ctx context.Context, addresses func() []string, gid wire.ISMGID,
 ) (*introduce.Client, clc.Diagnosis) {
+	for {
+		client, why, attempt, mine := b.look(gid)
+		switch {
+		case attempt == nil:
+			return client, why
+		case mine:
+			b.dial(ctx, attempt, addresses, gid)
+		default:
+			select {
+			case <-attempt:
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, clc.DiagNoAgent
+		}
+	}
+}
+
+// look returns the conversation or the reason why there is none, or the attempt that is under way, or
+// that is the caller's to make.
+func (b *bureau) look(gid wire.ISMGID) (
+	client *introduce.Client, why clc.Diagnosis, attempt chan struct{}, mine bool,
+) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c := b.client; c != nil {
@@ -39,34 +65,58 @@ func (b *bureau) get(
 			b.client = nil
 		default:
 			if b.gid == gid {
-				return c, clc.DiagNone
+				return c, clc.DiagNone, nil, false
 			}
 			c.Close()
 			b.client = nil
 		}
 	}
-	if b.closed {
-		return nil, clc.DiagClosing
+	switch {
+	case b.closed:
+		return nil, clc.DiagClosing, nil, false
+	case b.attempt != nil:
+		return nil, clc.DiagNone, b.attempt, false
+	case !b.failed.IsZero() && time.Since(b.failed) < agentPause:
+		return nil, b.why, nil, false
 	}
-	if !b.failed.IsZero() && time.Since(b.failed) < agentPause {
-		return nil, b.why
-	}
-	b.why = clc.DiagNoAgent
+	b.attempt = make(chan struct{})
+	return nil, clc.DiagNone, b.attempt, true
+}
+
+// dial makes an attempt. The caller does not hold the lock, as TestBureauWaits checks.
+func (b *bureau) dial(
+	ctx context.Context, attempt chan struct{}, addresses func() []string, gid wire.ISMGID,
+) {
+	defer close(attempt)
+	why := clc.DiagNoAgent
+	var client *introduce.Client
 	for _, address := range addresses() {
 		wait, cancel := context.WithTimeout(ctx, welcomeTime)
 		c, err := introduce.Dial(wait, address, gid, b.users)
 		cancel()
 		if err == nil {
-			b.client, b.gid, b.failed, b.boot = c, gid, time.Time{}, c.BootID()
-			ism.LearnOvercommit(c.StrictOvercommit())
-			return c, clc.DiagNone
+			client = c
+			break
 		}
 		if errors.Is(err, introduce.ErrAgentVersion) {
-			b.why = clc.DiagOldAgent
+			why = clc.DiagOldAgent
 		}
 	}
-	b.failed = time.Now()
-	return nil, b.why
+	b.mu.Lock()
+	closed := b.closed
+	b.attempt = nil
+	switch {
+	case closed:
+	case client != nil:
+		b.client, b.gid, b.failed, b.boot = client, gid, time.Time{}, client.BootID()
+		ism.LearnOvercommit(client.StrictOvercommit())
+	case ctx.Err() == nil: // else the next one makes an attempt
+		b.failed, b.why = time.Now(), why
+	}
+	b.mu.Unlock()
+	if closed && client != nil {
+		client.Close()
+	}
 }
 
 // bootID returns the kernel's boot ID as the agent knows it, if it was asked before.
@@ -115,4 +165,13 @@ var refusals = map[introduce.Refusal]clc.Diagnosis{
 	introduce.RefusedContested: clc.DiagNotAccepted,
 	introduce.RefusedOffer:     clc.DiagOldAgent,
 	introduce.RefusedDeclined:  clc.DiagRefused,
+	introduce.RefusedGivenBack: clc.DiagNotAccepted,
+}
+
+// reasonOf returns the reason for a refusal of the agent, also of one that is newer than we are.
+func reasonOf(r introduce.Refusal) clc.Diagnosis {
+	if why, ok := refusals[r]; ok { // rule: TestReasons
+		return why
+	}
+	return clc.DiagRefused
 }

@@ -18,7 +18,9 @@ import (
 type call struct {
 	point   *Point
 	id      uint64
+	tcp     *net.TCPConn
 	dest    netip.AddrPort
+	pairs   bool // a pair will do, too
 	tokens  Tokens
 	answers chan answer // room for all that counts
 	asked   []*ism.Peer // guarded by Point.mu; only the call's goroutine changes it
@@ -73,26 +75,31 @@ func (p *Point) onAnswer(peer *ism.Peer, m Message) {
 	}
 }
 
-// Await returns the peering with the process that has accepted a connection, or the reason why it is
-// to be plain TCP. paired reports whether the connection has tokens: then the peer is on this kernel,
-// and no other kind of SMC is for it. After an error the connection cannot be used.
-func (p *Point) Await(
-	ctx context.Context, tcp *net.TCPConn,
-) (peer *ism.Peer, paired bool, why clc.Diagnosis, err error) {
+// An Outcome says how the process is reached that has accepted a connection.
+type Outcome struct {
+	Peer   *ism.Peer     // the peering with it; nil: none
+	End    *net.UnixConn // our end of a pair, in place of the connection; nil: none. The caller's
+	Paired bool          // the peer is on this kernel: no other kind of SMC is for the connection
+	Why    clc.Diagnosis // it is to be plain TCP, if there is neither
+}
+
+// Await finds out how the process is reached that has accepted a connection; pairs: a pair will do, too.
+// After an error the connection cannot be used.
+func (p *Point) Await(ctx context.Context, tcp *net.TCPConn, pairs bool) (Outcome, error) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
-		return nil, false, clc.DiagNone, nil
+		return Outcome{}, nil
 	}
 	tokens, why := p.cfg.Kernel.Read(raw, remoteOf(tcp))
 	if why != clc.DiagNone {
-		return nil, false, why, nil
+		return Outcome{Why: why}, nil
 	}
 	device, why, err := p.cfg.Open()
 	if err != nil {
-		return nil, true, why, nil
+		return Outcome{Paired: true, Why: why}, nil
 	}
 	c := &call{
-		point: p, id: p.ids.Add(1), dest: remoteOf(tcp), tokens: tokens,
+		point: p, id: p.ids.Add(1), tcp: tcp, dest: remoteOf(tcp), pairs: pairs, tokens: tokens,
 		answers: make(chan answer, 2*(maxKnown+1)),
 	}
 	p.mu.Lock()
@@ -103,8 +110,9 @@ func (p *Point) Await(
 		delete(p.calls, c.id)
 		p.mu.Unlock()
 	}()
-	peer, why, err = c.await(ctx, device, raw)
-	return peer, true, why, err
+	o, err := c.await(ctx, device, raw)
+	o.Paired = true
+	return o, err
 }
 
 // expect tells a peer about the connection.
@@ -143,9 +151,7 @@ func (c *call) outstanding() (peers []*ism.Peer) {
 // guessTime, or all say that they cannot, the agent is asked, too. At the end of AcceptTime all
 // requests are taken back. Only a peer's answer to that tells whether it was too late, so it is waited
 // for.
-func (c *call) await(
-	ctx context.Context, device *ism.Device, raw syscall.RawConn,
-) (*ism.Peer, clc.Diagnosis, error) {
+func (c *call) await(ctx context.Context, device *ism.Device, raw syscall.RawConn) (Outcome, error) {
 	p := c.point
 	peers, full := p.known.at(c.dest)
 	for _, peer := range peers {
@@ -160,17 +166,20 @@ func (c *call) await(
 			c.ask(ctx, device, raw)
 		}
 		if len(c.outstanding()) == 0 && (c.stage == stageDone || c.stage == stageIdle) {
-			return nil, c.why, nil
+			return Outcome{Why: c.why}, nil
 		}
 		select {
 		case a := <-c.answers:
 			if a.m.Kind == Accepted {
 				c.takeBack(a.peer)
 				p.known.add(c.dest, a.peer)
-				return a.peer, clc.DiagNone, nil
+				return Outcome{Peer: a.peer}, nil
 			}
 			c.onRefused(a)
 		case a := <-c.introduction():
+			if a.Lent { // nobody else has the connection
+				return c.onLent(ctx, &a)
+			}
 			c.onIntroduced(ctx, device, &a)
 		case m := <-c.met:
 			c.onMet(m)
@@ -188,9 +197,22 @@ func (c *call) await(
 			}
 		case <-ctx.Done():
 			c.takeBack(nil)
-			return nil, clc.DiagNone, ctx.Err()
+			return Outcome{}, ctx.Err()
 		}
 	}
+}
+
+// onLent takes an end of a pair that the agent has lent.
+func (c *call) onLent(ctx context.Context, a *introduce.Answer) (o Outcome, err error) {
+	c.stage = stageDone // the question stays
+	c.takeBack(nil)
+	l := lend(c.question, a, c.tcp)
+	if l == nil {
+		c.question.Withdraw()
+		return Outcome{Why: clc.DiagBusy}, nil
+	}
+	o.End, o.Why, err = l.fate(ctx, metTime, cancelTime)
+	return o, err
 }
 
 // patience returns how long the server is waited for.
@@ -219,7 +241,7 @@ func (c *call) done(why clc.Diagnosis) {
 
 // ask asks the agent.
 func (c *call) ask(ctx context.Context, device *ism.Device, raw syscall.RawConn) {
-	q, why := c.point.ask(ctx, device, raw, introduce.RoleClient)
+	q, why := c.point.ask(ctx, device, raw, introduce.RoleClient, c.pairs)
 	if q == nil {
 		c.done(why)
 		return
@@ -244,7 +266,7 @@ func (c *call) onRefused(a answer) {
 // onIntroduced makes the peering of an introduction, on another goroutine.
 func (c *call) onIntroduced(ctx context.Context, device *ism.Device, a *introduce.Answer) {
 	if a.Socket < 0 {
-		c.done(refusals[a.Reason])
+		c.done(reasonOf(a.Reason))
 		return
 	}
 	c.introduced = true
@@ -288,7 +310,7 @@ func (c *call) takeBack(but *ism.Peer) {
 // silent decides about a connection of which a peer does not say whether it has accepted it. A process
 // of this user does not lie: it is stopped, and the connection cannot be used, because it might still
 // expect CLC. One of another user can spoil its own connections only.
-func (c *call) silent() (*ism.Peer, clc.Diagnosis, error) {
+func (c *call) silent() (Outcome, error) {
 	var err error
 	for _, peer := range c.outstanding() {
 		c.point.known.drop(c.dest, peer)
@@ -296,5 +318,5 @@ func (c *call) silent() (*ism.Peer, clc.Diagnosis, error) {
 			err = os.NewSyscallError("connect", syscall.ETIMEDOUT)
 		}
 	}
-	return nil, clc.DiagRendezvousTimeout, err
+	return Outcome{Why: clc.DiagRendezvousTimeout}, err
 }

@@ -54,10 +54,12 @@ type Candidate struct {
 	awaited bool
 	peer    *ism.Peer // of the client; nil before it is known
 	id      uint64
+	end     *net.UnixConn // of a pair with the client, in place of peer
 }
 
 // Claim returns the candidate for a connection that was just accepted, or nil and the reason why it has no
-// tokens. It is called once for each connection. Either [Candidate.Accept] or [Candidate.Refuse] follows.
+// tokens. It is called once for each connection. Either [Candidate.Accept] or [Candidate.Refuse] follows,
+// unless [Candidate.Await] brings an end of a pair.
 func (p *Point) Claim(tcp *net.TCPConn) (*Candidate, clc.Diagnosis) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
@@ -101,6 +103,10 @@ func (c *Candidate) isMeant(e expectation) bool {
 // Peer returns the peering with the client, nil if none has said that it has made the connection.
 func (c *Candidate) Peer() *ism.Peer { return c.peer }
 
+// End returns our end of a pair that takes the place of the connection, nil if there is none. It is the
+// caller's, once.
+func (c *Candidate) End() *net.UnixConn { return c.end }
+
 // Accept tells the client that CLC will be read from the connection. If it reports false the client is
 // gone, and the connection is of no use.
 func (c *Candidate) Accept() bool {
@@ -123,8 +129,9 @@ func (c *Candidate) Refuse(why clc.Diagnosis) {
 }
 
 // Await waits until the client says that it has made the connection, and returns the reason if it is plain
-// TCP: the client sends data, or ends the connection, or says nothing.
-func (c *Candidate) Await(ctx context.Context) clc.Diagnosis {
+// TCP: the client sends data, or ends the connection, or says nothing. A client that has no device asks for
+// a pair, which there is, too, if pairs is set: then [Candidate.End] is there, and no peering.
+func (c *Candidate) Await(ctx context.Context, pairs bool) clc.Diagnosis {
 	if c.peer != nil {
 		return clc.DiagNone
 	}
@@ -142,21 +149,24 @@ func (c *Candidate) Await(ctx context.Context) clc.Diagnosis {
 	p.waiting[c.name] = c
 	acquainted := len(p.peers) > 0 // rule: TestCalls: len(p.peers) > 0 -> false
 	p.mu.Unlock()
-	why := c.await(ctx, acquainted)
+	why := c.await(ctx, acquainted, pairs)
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	delete(p.waiting, c.name)
+	if c.end != nil {
+		return why
+	}
 	select {
 	case e := <-c.came:
 		c.peer, c.id = e.peer, e.id
 		why = clc.DiagNone
 	default:
 	}
-	p.mu.Unlock()
 	return why
 }
 
 // await is Await without the tables. The client may have said something when it returns.
-func (c *Candidate) await(ctx context.Context, acquainted bool) clc.Diagnosis {
+func (c *Candidate) await(ctx context.Context, acquainted, pairs bool) clc.Diagnosis {
 	p := c.point
 	speaks := c.watch()
 	defer c.unwatch(speaks)
@@ -170,7 +180,9 @@ func (c *Candidate) await(ctx context.Context, acquainted bool) clc.Diagnosis {
 			c.came <- e
 			return clc.DiagNone
 		case <-speaks:
-			return clc.DiagPeerNoSMC
+			if !pairs || !c.ended() {
+				return clc.DiagPeerNoSMC
+			}
 		case <-ctx.Done():
 			return clc.DiagClosing
 		case <-settle.C:
@@ -180,7 +192,7 @@ func (c *Candidate) await(ctx context.Context, acquainted bool) clc.Diagnosis {
 	if err != nil {
 		return why
 	}
-	question, why := p.ask(ctx, device, c.raw, introduce.RoleServer)
+	question, why := p.ask(ctx, device, c.raw, introduce.RoleServer, pairs)
 	var introduced <-chan introduce.Answer
 	switch {
 	case question != nil:
@@ -197,12 +209,19 @@ func (c *Candidate) await(ctx context.Context, acquainted bool) clc.Diagnosis {
 		case a := <-introduced:
 			introduced = nil
 			if a.Socket < 0 {
-				return refusals[a.Reason]
+				return reasonOf(a.Reason)
+			}
+			if a.Pair {
+				return c.takePair(question, &a)
 			}
 			device.AcceptBy(introductionOf(&a, question.Strict())) // the client's message comes over it
 			end.Reset(metTime)
 		case <-speaks:
-			return clc.DiagPeerNoSMC
+			// The supervisor of one that has ended it may have been killed: then the agent has our end.
+			if !pairs || introduced == nil || !c.ended() { // rule: TestPairLeft: introduced == nil -> introduced != nil
+				return clc.DiagPeerNoSMC
+			}
+			speaks = nil
 		case <-ctx.Done():
 			return clc.DiagClosing
 		case <-end.C:
@@ -226,6 +245,16 @@ func (c *Candidate) watch() <-chan struct{} {
 		})
 	}()
 	return speaks
+}
+
+// ended reports whether the client has ended the connection, and has sent nothing.
+func (c *Candidate) ended() (yes bool) {
+	c.raw.Control(func(fd uintptr) {
+		var b [1]byte
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		yes = err == nil && n == 0
+	})
+	return yes
 }
 
 // unwatch ends watch.

@@ -28,6 +28,9 @@ const (
 	// cancelTime bounds the wait for the answer to a Cancel.
 	cancelTime = 5 * time.Second
 
+	// maxNames is how many names are tried for an end of a pair, of which somebody else may have taken some.
+	maxNames = 4
+
 	// maxKnown bounds the processes that are asked about one connection, and maxDests the addresses for which
 	// they are remembered. A service with more processes needs the agent for each connection.
 	maxKnown = 8

@@ -189,7 +189,7 @@ func TestProof(t *testing.T) {
 	if err := p.Send(m.Append(nil)); err != nil {
 		t.Fatal(err)
 	}
-	if why := c.Await(context.Background()); why != clc.DiagNone || c.Peer() == nil || c.id != 7 {
+	if why := c.Await(context.Background(), true); why != clc.DiagNone || c.Peer() == nil || c.id != 7 {
 		t.Errorf("the client: %+v, %v", c, why)
 	}
 }
@@ -208,7 +208,7 @@ func TestExpectBetween(t *testing.T) {
 	server.point.onExpect(q, m, secret)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if why := c.Await(ctx); why != clc.DiagNone || c.Peer() != q || c.id != 7 {
+	if why := c.Await(ctx, true); why != clc.DiagNone || c.Peer() != q || c.id != 7 {
 		t.Errorf("the client: %+v, %v", c, why)
 	}
 }
@@ -315,15 +315,15 @@ func TestCalls(t *testing.T) {
 		client.point.known.add(remoteOf(c), p)
 		done := make(chan clc.Diagnosis)
 		go func() {
-			peer, paired, why, err := client.point.Await(context.Background(), c)
-			if err != nil || !paired || (peer == p) == refuse {
-				t.Errorf("refused %v: %v, %v, %v, %v", refuse, peer, paired, why, err)
+			o, err := client.point.Await(context.Background(), c, true)
+			if err != nil || !o.Paired || (o.Peer == p) == refuse {
+				t.Errorf("refused %v: %+v, %v", refuse, o, err)
 			}
-			done <- why
+			done <- o.Why
 		}()
 		claim, why := server.point.Claim(s)
 		if why == clc.DiagNone {
-			why = claim.Await(context.Background())
+			why = claim.Await(context.Background(), true)
 		}
 		if why != clc.DiagNone {
 			t.Fatal(why)
@@ -341,9 +341,9 @@ func TestCalls(t *testing.T) {
 	claim, _ := server.point.Claim(s)
 	claim.Refuse(clc.DiagNotAllowed)
 	client.point.known.add(remoteOf(c), p)
-	peer, _, why, err := client.point.Await(context.Background(), c)
-	if peer != nil || why != clc.DiagNotAllowed || err != nil {
-		t.Errorf("decided before: %v, %v, %v; want %v", peer, why, err, clc.DiagNotAllowed)
+	o, err := client.point.Await(context.Background(), c, true)
+	if o.Peer != nil || o.Why != clc.DiagNotAllowed || err != nil {
+		t.Errorf("decided before: %+v, %v; want %v", o, err, clc.DiagNotAllowed)
 	}
 }
 
@@ -353,9 +353,9 @@ func TestTimeout(t *testing.T) {
 	p, _ := meet(t, client, server, 1)
 	c, _ := connect(t)
 	client.point.known.add(remoteOf(c), p)
-	peer, paired, why, err := client.point.Await(context.Background(), c)
-	if peer != nil || !paired || why != clc.DiagNotAccepted || err != nil {
-		t.Errorf("%v, %v, %v, %v; want %v", peer, paired, why, err, clc.DiagNotAccepted)
+	o, err := client.point.Await(context.Background(), c, true)
+	if o.Peer != nil || !o.Paired || o.Why != clc.DiagNotAccepted || err != nil {
+		t.Errorf("%+v, %v; want %v", o, err, clc.DiagNotAccepted)
 	}
 	server.point.mu.Lock()
 	defer server.point.mu.Unlock()

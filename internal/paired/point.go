@@ -4,10 +4,13 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/ism"
@@ -70,6 +73,18 @@ func New(cfg Config) *Point {
 // Ask asks for tokens on a socket that is neither connected nor listening, and reports whether it may
 // get them. dest is where it connects to, the zero value for a socket that is to listen.
 func (p *Point) Ask(c syscall.RawConn, dest netip.AddrPort) bool { return p.cfg.Kernel.Ask(c, dest) }
+
+// CanAsk reports whether sockets of this process can have tokens: by asking on one, which is not used.
+func (p *Point) CanAsk() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	return err == nil && p.Ask(raw, netip.AddrPort{})
+}
 
 // BootID returns the kernel's boot ID, for a process that cannot read it. ok is false if no agent was
 // asked.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gosmc/smc/internal/rdma/netdev"
 	"github.com/gosmc/smc/internal/udp"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
@@ -50,8 +51,8 @@ type Device struct {
 	keepers keeperPool
 
 	events    events
-	port      *portWatch // nil if the interface is not watched
-	unwatched error      // why not
+	port      *netdev.Watch // nil if the interface is not watched
+	unwatched error         // why not
 
 	sched scheduler
 
@@ -87,7 +88,7 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 	if !local.IsValid() || local.IsUnspecified() || local.IsMulticast() {
 		return nil, argError("%v is not an address that a device can have", local)
 	}
-	iface, err := interfaceOf(local)
+	iface, err := netdev.Of(local)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 	addr := netip.AddrPortFrom(local, c.Port)
 	var refused func(error, int) // set before anything is sent
 	sock, err := udp.Listen(udp.Config{
-		Local: addr, Interface: sendInterface(iface), NoSegmentation: c.NoSegmentation, NoCoalescing: c.NoCoalescing,
+		Local: addr, Interface: netdev.SendIndex(iface), NoSegmentation: c.NoSegmentation, NoCoalescing: c.NoCoalescing,
 		ReadBuffer: c.ReadBuffer, WriteBuffer: c.WriteBuffer, Headers: c.Headers, Drop: c.Drop,
 		Refused: func(reason error, datagrams int) { refused(reason, datagrams) },
 		Socket:  share.socket(),
@@ -115,13 +116,15 @@ func Open(local netip.Addr, cfg *Config) (*Device, error) {
 		spin: c.Spin, addr: addr, iface: iface, sock: sock, share: share, epoch: time.Now(),
 		idle: make(chan *sender, idleSenders), qps: make(map[wire.QPN]*QP), stopped: make(chan struct{}),
 	}
-	d.events.init(portState{up: true, address: true, mtu: mtuOf(local, iface.MTU, iface.Flags&net.FlagLoopback != 0)})
+	d.events.init(netdev.State{
+		Up: true, Address: true, MTU: netdev.MTU(local, iface.MTU, iface.Flags&net.FlagLoopback != 0),
+	})
 	refused = d.events.sendsRefused
-	if d.port, d.unwatched = watchPort(iface.Index, local); d.port != nil {
-		if s, err := d.port.state(); err == nil { // something may be wrong from the beginning
+	if d.port, d.unwatched = netdev.NewWatch(iface.Index, local); d.port != nil {
+		if s, err := d.port.State(); err == nil { // something may be wrong from the beginning
 			d.events.setPort(s)
 		}
-		go d.port.run(d.events.setPort, d.events.othersChanged)
+		go d.port.Run(d.events.setPort, d.events.othersChanged)
 	}
 	d.lead.init(d)
 	go d.receiveLoop()
@@ -146,10 +149,6 @@ func (d *Device) MAC() wire.MAC {
 // Interface returns the name of the device's interface.
 func (d *Device) Interface() string { return d.iface.Name }
 
-// headerRoom is the number of bytes that rxe sets aside for the headers of a packet, from the IP
-// header to the ICRC.
-const headerRoom = 80
-
 // MTU returns the largest path MTU that the device's interface has room for, as rxe chooses it:
 // 1024 on Ethernet and at an address of the loopback interface that others reach, 4096 with jumbo
 // frames. It uses the interface's present MTU, or the MTU at the time of [Open] if the interface is
@@ -159,26 +158,6 @@ func (d *Device) MTU() wire.MTU { return d.events.mtu() }
 // Unwatched returns why there are no events about the interface, such as that the process may not have an
 // AF_NETLINK socket; nil if there are.
 func (d *Device) Unwatched() error { return d.unwatched }
-
-// pathMTU returns the largest one that an interface's MTU of n bytes has room for, and 256 if there is none.
-func pathMTU(n int) wire.MTU {
-	m := wire.MTU256
-	for m < wire.MTU4096 && (m+1).Bytes()+headerRoom <= n {
-		m++
-	}
-	return m
-}
-
-// mtuOf returns the path MTU of an address whose interface has an MTU of n bytes. One of the
-// loopback interface that others reach is behind interfaces that are not known, see sendInterface:
-// it has no more than Ethernet has room for.
-func mtuOf(addr netip.Addr, n int, loopback bool) wire.MTU {
-	m := pathMTU(n)
-	if loopback && !addr.IsLoopback() {
-		m = min(m, wire.MTU1024)
-	}
-	return m
-}
 
 // NewPD makes a protection domain.
 func (d *Device) NewPD() (*PD, error) {
@@ -216,7 +195,7 @@ func (d *Device) Close() error {
 		q.Fail() // the error is that it had failed already
 	}
 	if d.port != nil {
-		d.port.close()
+		d.port.Close()
 	}
 	err := d.sock.Close()
 	d.sched.close()

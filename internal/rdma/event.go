@@ -4,16 +4,10 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/gosmc/smc/internal/rdma/netdev"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
 )
-
-// portState is the state of a device's interface.
-type portState struct {
-	up      bool // and has a carrier
-	address bool // the interface has the device's address
-	mtu     wire.MTU
-}
 
 // events holds the news that a device has for its owner. It is always bounded: of the interface it
 // has the present state and the state that the owner knows, of refused packets a number, and of
@@ -23,14 +17,14 @@ type events struct {
 	news chan struct{}
 
 	mu      sync.Mutex
-	port    portState
-	told    portState
+	port    netdev.State
+	told    netdev.State
 	others  bool // have changed
 	failed  []Event
 	refused Event
 }
 
-func (e *events) init(port portState) {
+func (e *events) init(port netdev.State) {
 	e.news = make(chan struct{}, 1)
 	e.port, e.told = port, port
 }
@@ -57,21 +51,21 @@ func (e *events) poll(dst []Event) (n int) {
 // next takes out one event. The caller holds mu.
 func (e *events) next(to *Event) bool {
 	switch {
-	case e.port.up != e.told.up:
-		e.told.up = e.port.up
+	case e.port.Up != e.told.Up:
+		e.told.Up = e.port.Up
 		*to = Event{Kind: EventInterfaceDown}
-		if e.port.up {
+		if e.port.Up {
 			to.Kind = EventInterfaceUp
 		}
-	case e.port.address != e.told.address:
-		e.told.address = e.port.address
+	case e.port.Address != e.told.Address:
+		e.told.Address = e.port.Address
 		*to = Event{Kind: EventAddressGone}
-		if e.port.address {
+		if e.port.Address {
 			to.Kind = EventAddressBack
 		}
-	case e.port.mtu != e.told.mtu:
-		e.told.mtu = e.port.mtu
-		*to = Event{Kind: EventMTUChanged, MTU: e.port.mtu}
+	case e.port.MTU != e.told.MTU:
+		e.told.MTU = e.port.MTU
+		*to = Event{Kind: EventMTUChanged, MTU: e.port.MTU}
 	case e.others:
 		e.others = false
 		*to = Event{Kind: EventOthersChanged}
@@ -100,7 +94,7 @@ func (e *events) ring() {
 }
 
 // setPort takes the present state of the interface.
-func (e *events) setPort(p portState) {
+func (e *events) setPort(p netdev.State) {
 	e.mu.Lock()
 	e.port = p
 	news := e.port != e.told
@@ -122,7 +116,7 @@ func (e *events) othersChanged() {
 func (e *events) mtu() wire.MTU {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.port.mtu
+	return e.port.MTU
 }
 
 // qpFailed takes that a queue pair has failed. Its lock is held.

@@ -3,7 +3,6 @@ package rdma
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -14,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/rdma/netdev"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
@@ -117,11 +117,11 @@ func TestDownFromTheStart(t *testing.T) {
 // TestEventsCoalesce has much happen while nobody looks.
 func TestEventsCoalesce(t *testing.T) {
 	var e events
-	good := portState{true, true, wire.MTU1024}
+	good := netdev.State{Up: true, Address: true, MTU: wire.MTU1024}
 	e.init(good)
 	for range 1000 {
-		e.setPort(portState{})
-		e.setPort(portState{true, true, wire.MTU4096})
+		e.setPort(netdev.State{})
+		e.setPort(netdev.State{Up: true, Address: true, MTU: wire.MTU4096})
 		e.sendsRefused(unix.EPERM, 3)
 		e.othersChanged()
 	}
@@ -148,8 +148,8 @@ func TestEventsCoalesce(t *testing.T) {
 	if !slices.Equal(all, want) {
 		t.Errorf("events %+v, want %+v", all, want)
 	}
-	e.setPort(portState{mtu: wire.MTU1024})
-	e.setPort(portState{true, true, wire.MTU4096})
+	e.setPort(netdev.State{MTU: wire.MTU1024})
+	e.setPort(netdev.State{Up: true, Address: true, MTU: wire.MTU4096})
 	if n := e.poll(all); n != 0 {
 		t.Errorf("%+v is told of what has gone by", all[:n])
 	}
@@ -264,27 +264,6 @@ func TestWithoutNetlink(t *testing.T) {
 	if _, err := Open(netip.MustParseAddr("192.0.2.1"), nil); !errors.Is(err, ErrArgument) {
 		t.Errorf("Open of an address of nobody: %v, want %v", err, ErrArgument)
 	}
-}
-
-// TestInterfaceOf compares the answers with AF_NETLINK and without.
-func TestInterfaceOf(t *testing.T) {
-	c := smctest.NewCables(t, 2)
-	c.IP(0, "addr add 10.99.0.77/24 dev cable1")
-	c.IP(0, "link set cable1 mtu 9000")
-	c.Run[0](func() {
-		for _, addr := range []netip.Addr{
-			c.Addr[0][0], c.Addr[1][0], c.Six[0][0], c.Six[1][0], netip.MustParseAddr("10.99.0.77"),
-			netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.3.4.5"), netip.IPv6Loopback(),
-			c.Six[1][0].WithZone("cable1"), c.Six[1][0].WithZone("cable0"), c.Addr[0][1],
-		} {
-			want, err := interfaceOf(addr)
-			got, found, err2 := ioctlInterfaceOf(addr)
-			want.Flags &= net.FlagLoopback // the only one that counts
-			if err2 != nil || found != (err == nil) || fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("%v: %+v, %v, %v, want %+v", addr, got, found, err2, want)
-			}
-		}
-	})
 }
 
 func hasIPv6() bool {

@@ -3,6 +3,8 @@ package rdma
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/gosmc/smc/internal/rdma/polling"
 )
 
 // One goroutine at a time has the turn to receive. That is the device's own, unless a goroutine
@@ -33,7 +35,7 @@ type lead struct {
 	since  time.Duration // when the last one began
 	before uint64        // packets at that time
 
-	bulk trials // of leading where a wait is for much; belongs to the goroutine that has the turn
+	bulk polling.Trials // of leading where a wait is for much; belongs to the goroutine that has the turn
 
 	// prompt is for how many leads more pending packets are sent before the lead ends. It belongs
 	// to the goroutine that has the turn.
@@ -59,8 +61,7 @@ const (
 
 func (l *lead) init(d *Device) {
 	l.receiver = newReceiver(d)
-	l.bulk = newTrials(false)
-	l.bulk.other = true // rarely worse, and then it shows
+	l.bulk = polling.NewTrials(true) // rarely worse, and then it shows
 	l.relief = make(chan struct{}, 1)
 }
 
@@ -119,8 +120,8 @@ func (l *lead) worth(now, took time.Duration, packets uint64) bool {
 	if packets < leadPackets {
 		return took < leadTime
 	}
-	l.bulk.waited(now, took, l.receiver.packets)
-	return l.bulk.other // rule: TestLeadBulk: l.bulk.other -> false
+	l.bulk.Waited(now, took, l.receiver.packets)
+	return l.bulk.Second() // rule: TestLeadBulk: l.bulk.Second() -> false
 }
 
 // standBy waits until the device's goroutine is needed.

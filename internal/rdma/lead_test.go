@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/rdma/polling"
 	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
 )
@@ -376,12 +377,12 @@ func TestLeadMany(t *testing.T) {
 // Short waits for few are always worth it, and long ones for few never.
 func TestLeadBulk(t *testing.T) {
 	const packets = leadPackets
-	l := &lead{receiver: &receiver{}, bulk: newTrials(false)}
+	l := &lead{receiver: &receiver{}, bulk: polling.NewTrials(false)}
 	now := time.Duration(1)
 	run := func(span, led, left time.Duration) (leads, waits int) {
 		for until := now + span; now < until; waits++ {
 			took := left
-			if l.bulk.other {
+			if l.bulk.Second() {
 				took = led
 			}
 			now += took
@@ -401,7 +402,7 @@ func TestLeadBulk(t *testing.T) {
 		}
 	}
 	for _, other := range []bool{false, true} {
-		l.bulk.other = other
+		l.bulk = polling.NewTrials(other)
 		if !l.worth(now, leadTime-1, packets-1) {
 			t.Errorf("a short wait for few packets is not worth it, bulk %v", other)
 		}

@@ -42,6 +42,9 @@ const (
 	startWindow = 64
 	minWindow   = 64
 	maxWindow   = 768
+	// windowAcks is how many acknowledgements a window asks for: with two the window is nearly used up when
+	// the first one comes, and the sender waits.
+	windowAcks = 4
 	// minKeptWindow is the floor toward a peer that keeps packets that come after a gap.
 	minKeptWindow = 384
 	// nakAgain is how many packets beyond a gap come before it is told once more: the NAK, or the

@@ -215,7 +215,7 @@ func (q *qpc) transmitRun(now time.Duration, b []byte) int {
 }
 
 // asksForAck decides about the acknowledge bit. It has to be set where the queue or the window ends,
-// for nothing else would move on. In between it is set twice per window, and at the end of
+// for nothing else would move on. In between it is set [windowAcks] times per window, and at the end of
 // messages whose completion somebody waits for, unless many follow: each acknowledgement costs both
 // sides more than a packet does.
 func (q *requester) asksForAck(psn wire.PSN, e *sendEntry) bool {
@@ -224,7 +224,7 @@ func (q *requester) asksForAck(psn wire.PSN, e *sendEntry) bool {
 	switch {
 	case after == e.end() && q.cur+1 == q.tail, out >= q.window.size:
 		return true
-	case q.sinceAckReq*2 >= q.window.size:
+	case q.sinceAckReq*windowAcks >= q.window.size:
 		return true
 	}
 	return e.wr.Signaled && after == e.end() && q.sinceAckReq*4 >= q.posted.Sub(q.una)

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/rdma/orphan"
+	"github.com/gosmc/smc/internal/rdma/polling"
 	"github.com/gosmc/smc/internal/udp"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/roce"
@@ -35,24 +37,24 @@ type receiver struct {
 	batch   *udp.RxBatch
 	tx      *sender
 	relay   relay
-	orphans orphans
+	orphans orphan.List
 	packet  roce.Packet
 	qp      *QP // the last packet's; its lock is held
 	qpn     wire.QPN
 	news    []*CQ // with completions since the batch began
 	now     time.Duration
 
-	looks   trials // of looking for packets before a sleep
-	woke    bool   // handlers were called since it slept
-	hurry   bool   // a queue pair of the last batch expects a packet
-	packets uint64 // received and sent
+	looks   polling.Looks // for packets before a sleep
+	woke    bool          // handlers were called since it slept
+	hurry   bool          // a queue pair of the last batch expects a packet
+	packets uint64        // received and sent
 
 	until func() bool // of serve
 	lazy  bool        // see Device.Lead
 }
 
 func newReceiver(d *Device) *receiver {
-	return &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), looks: newTrials(d.spin == 0)}
+	return &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), looks: polling.NewLooks(d.spin == 0)}
 }
 
 // serve receives batches, has queue pairs take them, calls handlers, and sends the packets that may
@@ -95,7 +97,7 @@ func (r *receiver) send() {
 // wait receives a batch, and may look for one for a while before it goes to sleep.
 func (r *receiver) wait() (err error) {
 	start, got := r.dev.now(), false
-	if r.looks.other || r.hurry && r.dev.spin > 0 {
+	if r.looks.Pays() || r.hurry && r.dev.spin > 0 {
 		end := start + r.dev.spin
 		for n := 1; !got && err == nil && r.dev.now() < end && !r.dev.sched.hasWork() && !r.until(); n++ {
 			if got, err = r.dev.sock.TryRecv(r.batch); !got {
@@ -107,6 +109,7 @@ func (r *receiver) wait() (err error) {
 				unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 			}
 		}
+		r.looks.Looked(r.dev.now() - start)
 	}
 	if !got && err == nil && r.woke {
 		// The goroutine that was woken runs here and now: a thread that sleeps in the kernel keeps
@@ -118,8 +121,7 @@ func (r *receiver) wait() (err error) {
 	if !got && err == nil {
 		err = r.sleep()
 	}
-	now := r.dev.now()
-	r.looks.waited(now, now-start, r.packets)
+	r.looks.Waited(r.dev.now()-start, polling.Near*r.dev.spin)
 	return err
 }
 
@@ -216,7 +218,7 @@ func (r *receiver) datagram(m *udp.Message, b []byte, id uint16) {
 				return
 			}
 			s.unknownQP.Add(1)
-			r.orphan(m, b, id)
+			r.answerOrphan(m, b, id)
 			return
 		}
 		r.qp, r.qpn = q, p.DestQPN
@@ -280,4 +282,26 @@ func (r *receiver) release() {
 	if send && !slices.Contains(r.news, q.sendCQ) {
 		r.news = append(r.news, q.sendCQ)
 	}
+}
+
+// answerOrphan takes the packet at hand, datagram b of message m, which is for no queue pair.
+func (r *receiver) answerOrphan(m *udp.Message, b []byte, id uint16) {
+	d := r.dev
+	x := r.orphans.Look(r.now, m.From, d.addr.Addr(), &r.packet, func() bool { return r.intact(m, b, id) })
+	if x == nil {
+		return
+	}
+	if err := r.orphans.Refuse(x, d.sock, d.addr.Port()); err != nil {
+		d.stats.sendErrors.Add(1)
+	}
+}
+
+// intact reports whether the ICRC of a packet that is for no queue pair is right, and counts it if not.
+func (r *receiver) intact(m *udp.Message, b []byte, id uint16) bool {
+	flow := roce.NewFlow(m.From, r.dev.addr)
+	if _, v := flow.Verify(id, b); v != roce.Exact && v != roce.Solved {
+		r.dev.stats.badICRC.Add(1)
+		return false
+	}
+	return true
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/attempts"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/late"
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/user"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -229,7 +230,9 @@ func loopback(a netip.Addr) netip.Addr {
 // A listening socket belongs to the user that has made it. Another user may accept from it: root
 // may have handed it over. Of a process at a socket of root's it shows later whether the connection
 // has come to it, so that is in unsure, too.
-func (p *Point) findPeers(wait context.Context, found []announced, dest netip.AddrPort) (peers, unsure []Peer, reason clc.Diagnosis) {
+func (p *Point) findPeers(
+	wait context.Context, found []announced, dest netip.AddrPort,
+) (peers, unsure []Peer, reason clc.Diagnosis) {
 	d, reason, err := p.cfg.Open()
 	if err != nil {
 		return nil, nil, reason
@@ -238,6 +241,10 @@ func (p *Point) findPeers(wait context.Context, found []announced, dest netip.Ad
 	for _, ann := range found {
 		if wait.Err() != nil {
 			break
+		}
+		if why := refuses(p, ann, dest); why != clc.DiagNone {
+			reason = why
+			continue
 		}
 		peer, err := d.Peer(wait, ann.gid)
 		switch {
@@ -256,7 +263,7 @@ func (p *Point) findPeers(wait context.Context, found []announced, dest netip.Ad
 		}
 		uid := peer.Cred().UID
 		sure := uid == 0 || uid == int(owner) && user.Known(uid)
-		if !sure && owner != 0 {
+		if !sure && (owner != 0 || !user.Ours(uid)) { // rule: TestStrangerAtSocketOfRoot
 			reason = clc.DiagForeign
 			continue
 		}
@@ -272,6 +279,30 @@ func (p *Point) findPeers(wait context.Context, found []announced, dest netip.Ad
 		}
 	}
 	return peers, unsure, reason
+}
+
+// refuses returns the reason why the device of an announcement is not dialled, if it is of a user who can
+// have no listener at an address that is wanted: neither our own user nor root nor the listener's, by the
+// kernel's word about the file of the device and about the listening socket. Anybody may announce
+// anything, and answer late or never.
+func refuses(p *Point, ann announced, dest netip.AddrPort) clc.Diagnosis {
+	uid, there := rundir.OwnerOf(filepath.Join(rundir.Path(p.cfg.Dir, rundir.ISM), ann.gid.String()))
+	switch {
+	case !there || user.Ours(uid): // what is not there does not answer late
+		return clc.DiagNone
+	case !user.Known(uid) || p.cfg.Admit == nil || !p.cfg.Admit(uid): // rule: TestStrangerNotDialled
+		return clc.DiagOtherUser
+	case uid == 0:
+		return clc.DiagNone
+	}
+	owner, err := p.owners.owner(dest)
+	switch {
+	case err != nil:
+		return p.diagReason(err)
+	case uid != int(owner): // rule: TestStrangerNotDialled
+		return clc.DiagForeign
+	}
+	return clc.DiagNone
 }
 
 // isTheirs reports whether a connection was accepted by the user of a peer that says so.

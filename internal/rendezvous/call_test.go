@@ -6,11 +6,13 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -155,9 +157,9 @@ func TestAnswerUnasked(t *testing.T) {
 	}
 }
 
-// TestSocketOfRoot has a listening socket that root has made, and a process of another user that
-// says it accepts from it, as one that has inherited it. It is believed if the connection was
-// accepted by that user.
+// TestSocketOfRoot has a listening socket that root has made, and a process of our user that says
+// it accepts from it, as one that has inherited it. It is believed if the connection was accepted
+// by that user.
 func TestSocketOfRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -171,34 +173,115 @@ func TestSocketOfRoot(t *testing.T) {
 		{uid + 1, clc.DiagForeign},
 		{0, clc.DiagForeign},
 	} {
-		p, d := newPoint(t, 1)
-		peer := d.peers[testGID(2)]
-		peer.uid = uid
-		peer.on = func(m Message) {
-			if m.Kind == Expect {
-				p.Signal(peer, (&Message{Kind: Accepted, ID: m.ID}).Append(nil))
+		p, l, peer := rootsListener(t, uid)
+		asEffective(t, uid, func() {
+			c := p.NewCall()
+			tcp := dial(t, c, l)
+			accepted := make(chan net.Conn)
+			go func() {
+				runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+				syscall.Setfsuid(tt.acceptedBy)
+				s, err := l.Accept()
+				if err != nil {
+					t.Error(err)
+				}
+				accepted <- s
+			}()
+			s := <-accepted
+			got, reason, err := c.Await(t.Context(), tcp)
+			if err != nil || reason != tt.reason || (got == peer) != (tt.reason == clc.DiagNone) {
+				t.Errorf("accepted by user %d: Await = %v, %v, %v; want %v", tt.acceptedBy, got, reason, err, tt.reason)
 			}
+			s.Close()
+		})
+	}
+}
+
+// rootsListener returns a listener of root's, and a peer of another user that has announced it, and
+// accepts whatever is expected.
+func rootsListener(t *testing.T, uid int) (*Point, *net.TCPListener, Peer) {
+	p, d := newPoint(t, 1)
+	peer := d.peers[testGID(2)]
+	peer.uid = uid
+	peer.on = func(m Message) {
+		if m.Kind == Expect {
+			p.Signal(peer, (&Message{Kind: Accepted, ID: m.ID}).Append(nil))
 		}
-		l := plainListener(t)
-		announceAll(t, p, d, l)
+	}
+	l := plainListener(t)
+	announceAll(t, p, d, l)
+	return p, l, peer
+}
+
+// asEffective calls f on a thread that has another effective user, and root's files.
+func asEffective(t *testing.T, uid int, f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked
+		same := ^uintptr(0)
+		if _, _, err := syscall.RawSyscall(syscall.SYS_SETRESUID, same, uintptr(uid), same); err != 0 {
+			t.Error(err)
+			return
+		}
+		syscall.Setfsuid(0)
+		f()
+	}()
+	<-done
+}
+
+// TestStrangerAtSocketOfRoot has a process of another user than the client's say that it accepts
+// from a socket of root's. Anybody can say so, and not answer then, so it is not asked.
+func TestStrangerAtSocketOfRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	p, l, peer := rootsListener(t, 60001)
+	c := p.NewCall()
+	tcp := dial(t, c, l)
+	if got, reason, err := c.Await(t.Context(), tcp); got != nil || reason != clc.DiagForeign || err != nil {
+		t.Errorf("Await = %v, %v, %v; want %v", got, reason, err, clc.DiagForeign)
+	}
+	if n := len(peer.(*fakePeer).sent); n != 0 {
+		t.Errorf("the stranger was sent %d messages", n)
+	}
+}
+
+// TestStrangerNotDialled has a device of another user announced at a listener of root's, which
+// would answer never: it is not dialled.
+func TestStrangerNotDialled(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	for _, tt := range []struct {
+		uid     int
+		admit   bool
+		dialled bool
+	}{{0, false, true}, {60001, true, false}, {60001, false, false}, {60002, true, true}, {60002, false, false}} {
+		p, l, _ := rootsListener(t, tt.uid)
+		p.cfg.Admit = func(int) bool { return tt.admit }
+		if tt.uid == 60002 {
+			p.owners.entries = map[netip.AddrPort]ownerEntry{AddrPort(l.Addr()): {uid: 60002, at: time.Now().Add(time.Hour)}}
+		}
+		d, _, _ := p.cfg.Open()
+		device := d.(*fakeDevice)
+		path := filepath.Join(rundir.Path(p.cfg.Dir, rundir.ISM), testGID(2).String())
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(path, tt.uid, tt.uid); err != nil {
+			t.Fatal(err)
+		}
+		dialled := false
+		device.mu.Lock()
+		device.hold = func() { dialled = true }
+		device.mu.Unlock()
 		c := p.NewCall()
-		tcp := dial(t, c, l)
-		accepted := make(chan net.Conn)
-		go func() {
-			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-			syscall.Setfsuid(tt.acceptedBy)
-			s, err := l.Accept()
-			if err != nil {
-				t.Error(err)
-			}
-			accepted <- s
-		}()
-		s := <-accepted
-		got, reason, err := c.Await(t.Context(), tcp)
-		if err != nil || reason != tt.reason || (got == peer) != (tt.reason == clc.DiagNone) {
-			t.Errorf("accepted by user %d: Await = %v, %v, %v; want %v", tt.acceptedBy, got, reason, err, tt.reason)
+		dial(t, c, l)
+		c.HangUp()
+		if dialled != tt.dialled {
+			t.Errorf("a device of user %d, admitted %t: dialled %t", tt.uid, tt.admit, dialled)
 		}
-		s.Close()
 	}
 }
 

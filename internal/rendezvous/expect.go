@@ -46,7 +46,7 @@ func (p *Point) expect(peer Peer, m Message) (why clc.Diagnosis, rival expectati
 		return clc.DiagNoListener, rival
 	}
 	// rule: TestExpectRefused
-	if !p.cfg.AnyUser && !user.Ours(peer.Cred().UID) { // we have become another one
+	if uid := peer.Cred().UID; !user.Ours(uid) && (p.cfg.Admit == nil || !p.cfg.Admit(uid)) {
 		return clc.DiagOtherUser, rival
 	}
 	if len(state.expected) >= MaxExpected {

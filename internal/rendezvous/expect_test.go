@@ -87,7 +87,7 @@ func TestTakeExpected(t *testing.T) {
 		ok   bool
 	}{{uid, true}, {0, true}, {uid + 1, false}} {
 		p, d := newPoint(t, 1)
-		p.cfg.AnyUser = true
+		p.cfg.Admit = func(int) bool { return true }
 		l, err := p.Listen(plainListener(t))
 		if err != nil {
 			t.Fatal(err)

@@ -54,8 +54,8 @@ type Config struct {
 	// Disabled means that no call asks for SMC.
 	Disabled bool
 
-	// AnyUser means that connections with processes of other users are wanted.
-	AnyUser bool
+	// Admit reports whether connections with processes of another user are wanted. Nil: with none.
+	Admit func(uid int) bool
 
 	// Open returns the device, opening it if need be, or the reason why there is none.
 	Open func() (Device, clc.Diagnosis, error)

@@ -139,7 +139,7 @@ func (r *rig) connect() (c, s *end) {
 }
 
 // do carries out the outputs of a handshake.
-func (e *end) do(out []core.Output) {
+func (e *end) do(out []core.HandshakeOutput) {
 	e.r.t.Helper()
 	for _, out := range out {
 		switch out := out.(type) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/cdc"
@@ -21,28 +22,28 @@ import (
 type binding struct {
 	fabric   *Fabric
 	lg       *core.LinkGroup
-	group    *group        // lg at work
-	first    bool          // our connection made the group
-	remote   netip.Addr    // the other end of the TCP connection
-	rmb      *ownRMB       // nil once released
-	link     *link.Carrier // nil before prepare
-	owner    core.Owner    // of the peer's element
-	closing  atomic.Uint32 // the owner, from its last word until nothing is on its way
-	detached bool          // nothing new is sent; guarded by the group's mu
-	ring     ringMemory    // of the send ring
-	element  *core.Element // nil before it is known
-	named    *groupLink    // by the handshake; nil before prepare
-	awaits   bool          // said its last word, and is not released
-	quiet    time.Duration // how long its link may be silent, 0: as the host likes; guarded by the group's mu
-	lost     func()        // the peer has given the element to another connection
+	group    *group           // lg at work
+	first    bool             // our connection made the group
+	remote   netip.Addr       // the other end of the TCP connection
+	rmb      *ownRMB          // nil once released
+	link     *link.Carrier    // nil before prepare
+	owner    llcflow.Owner    // of the peer's element
+	closing  atomic.Uint32    // the owner, from its last word until nothing is on its way
+	detached bool             // nothing new is sent; guarded by the group's mu
+	ring     ringMemory       // of the send ring
+	element  *llcflow.Element // nil before it is known
+	named    *groupLink       // by the handshake; nil before prepare
+	awaits   bool             // said its last word, and is not released
+	quiet    time.Duration    // how long its link may be silent, 0: as the host likes; guarded by the group's mu
+	lost     func()           // the peer has given the element to another connection
 }
 
 // takeElement makes the element of the peer's RMB that a message of a later contact names ours.
 func (c *binding) takeElement(p *clc.ParamsR) error {
 	var why clc.Diagnosis
-	c.group.do(func(now time.Time, out []core.Output) []core.Output {
+	c.group.do(func(now time.Time, out []llcflow.Output) []llcflow.Output {
 		c.owner = c.group.conns.add(c)
-		var e core.Element
+		var e llcflow.Element
 		e, why, out = c.group.ctl.TakeElement(p, c.owner, out)
 		if why == clc.DiagNone {
 			c.element = &e
@@ -99,7 +100,7 @@ func (c *binding) attach(r core.Result) error {
 	// A peer that does not say "no eyecatcher" keeps to RFC 7609, which has one in all elements: it
 	// expects it in ours too.
 	eyecatcher := g.ctl.PeerEyecatcher()
-	return g.links.begin(c, func(l *groupLink, el core.Element) error {
+	return g.links.begin(c, func(l *groupLink, el llcflow.Element) error {
 		return c.link.Attach(l.net, link.PeerRMBE{
 			AlertToken: r.R.AlertToken, RKey: el.RKey, Addr: el.VA, Index: 1, Size: r.R.RMBESize, Eyecatcher: eyecatcher,
 		}, eyecatcher) // rule: internal/host TestSMCREyecatcher: }, eyecatcher) -> }, false)
@@ -140,7 +141,7 @@ func (c *binding) Detach(clean bool) {
 		c.link.Detach()
 		select {
 		case <-c.link.Sent():
-			owner = max(owner, core.Owner(c.closing.Swap(0)))
+			owner = max(owner, llcflow.Owner(c.closing.Swap(0)))
 		default:
 		}
 	}

@@ -4,20 +4,20 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 )
 
 // groupConns are the connections of a link group, each from when it is to have an element of the
 // peer until nothing of it is on its way any more. The group's mu guards them, but for freed.
 type groupConns struct {
 	group *group
-	all   map[core.Owner]*binding
-	last  core.Owner // that was given to a connection
+	all   map[llcflow.Owner]*binding
+	last  llcflow.Owner // that was given to a connection
 	freed freedOwners
 }
 
 // add names a connection to core. g.mu is held.
-func (s *groupConns) add(c *binding) core.Owner {
+func (s *groupConns) add(c *binding) llcflow.Owner {
 	s.forgetFreed()
 	s.last++
 	s.all[s.last] = c
@@ -25,7 +25,7 @@ func (s *groupConns) add(c *binding) core.Owner {
 }
 
 // release ends the use of an element of the peer.
-func (s *groupConns) release(o core.Owner) {
+func (s *groupConns) release(o llcflow.Owner) {
 	g := s.group
 	g.mu.Lock()
 	s.forget(o)
@@ -34,7 +34,7 @@ func (s *groupConns) release(o core.Owner) {
 }
 
 // forget is release with g.mu held, and leaves the table as it is.
-func (s *groupConns) forget(o core.Owner) {
+func (s *groupConns) forget(o llcflow.Owner) {
 	delete(s.all, o)
 	if !s.group.end.gone {
 		s.group.ctl.ReleaseElement(o)
@@ -61,7 +61,7 @@ func (s *groupConns) on(l *groupLink) (n int) {
 // elementLost tells a connection that the peer has given its element to another one. One that has
 // closed has said all, or could not have been told apart from the next one with its element. g.mu
 // is held.
-func (s *groupConns) elementLost(out core.ElementLost) {
+func (s *groupConns) elementLost(out llcflow.ElementLost) {
 	if c := s.all[out.Owner]; c != nil && !c.detached { // rule: internal/host TestSMCRChurn
 		s.group.loop.afterwards(c.lost)
 	}
@@ -69,14 +69,14 @@ func (s *groupConns) elementLost(out core.ElementLost) {
 
 // updateTests has links tested after the shortest time for which a connection, or else the host,
 // lets them be silent. g.mu is held.
-func (s *groupConns) updateTests(_ time.Time, out []core.Output) []core.Output {
+func (s *groupConns) updateTests(_ time.Time, out []llcflow.Output) []llcflow.Output {
 	g := s.group
 	if g.end.gone {
 		return out
 	}
 	d := g.fabric.cfg.KeepAlive
 	if d == 0 {
-		d = core.TestLinkInterval
+		d = llcflow.TestLinkInterval
 	}
 	for _, c := range s.all {
 		if c.quiet > 0 && (d < 0 || c.quiet < d) { // rule: TestQuiet
@@ -91,11 +91,11 @@ func (s *groupConns) updateTests(_ time.Time, out []core.Output) []core.Output {
 // is the last one.
 type freedOwners struct {
 	mu   sync.Mutex
-	list []core.Owner
+	list []llcflow.Owner
 }
 
 // add adds an owner; 0 is none.
-func (f *freedOwners) add(o core.Owner) {
+func (f *freedOwners) add(o llcflow.Owner) {
 	if o == 0 {
 		return
 	}
@@ -111,7 +111,7 @@ func (f *freedOwners) any() bool {
 }
 
 // take returns all owners and forgets them.
-func (f *freedOwners) take() []core.Owner {
+func (f *freedOwners) take() []llcflow.Owner {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	list := f.list

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -53,7 +54,7 @@ func (s *groupDevices) First() (*rnic.Device, clc.Version) {
 	return s.group.rnic, s.group.lg.Key.Version
 }
 
-// RNICsChanged implements [rnic.Group]: it tells core which devices there are. It does not block.
+// RNICsChanged implements [rnic.Group]: it tells llcflow which devices there are. It does not block.
 func (s *groupDevices) RNICsChanged() {
 	g := s.group
 	g.mu.Lock()
@@ -67,7 +68,7 @@ func (s *groupDevices) RNICsChanged() {
 // SetRNICs implements [rnic.Group].
 func (s *groupDevices) SetRNICs(list []core.RNIC) {
 	g := s.group
-	g.do(func(now time.Time, out []core.Output) []core.Output {
+	g.do(func(now time.Time, out []llcflow.Output) []llcflow.Output {
 		if g.ctl == nil || g.end.gone {
 			return out
 		}

@@ -4,9 +4,10 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 )
 
-// A groupEnd is the end of a link group. It has three steps: its connections are told to end, core
+// A groupEnd is the end of a link group. It has three steps: its connections are told to end, llcflow
 // has done with the peer, and the goroutine gives links and memory back. The group's mu guards
 // over, gone, fate and inUse.
 type groupEnd struct {
@@ -14,22 +15,22 @@ type groupEnd struct {
 	done  chan struct{} // closed when the connections of the group must end
 
 	inUse bool               // the first contact was confirmed
-	over  bool               // core.GroupEnding has come
-	gone  bool               // core.GroupEnded has come: links and memory are given back
+	over  bool               // llcflow.GroupEnding has come
+	gone  bool               // llcflow.GroupEnded has come: links and memory are given back
 	fate  core.ConnEventKind // the event that connections are told; 0 before the group is over
 
 	linksLost func() // tells the connections that the group had when it ended; nil before; of the goroutine
 }
 
 // finish ends the group, in order if it can.
-func (e *groupEnd) finish(why core.EndKind) {
+func (e *groupEnd) finish(why llcflow.EndKind) {
 	g := e.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ctl == nil || e.gone {
 		return
 	}
-	g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.End(now, why, out) })
+	g.doLocked(func(now time.Time, out []llcflow.Output) []llcflow.Output { return g.ctl.End(now, why, out) })
 }
 
 // confirmed says that the first contact is over, and connections have the group.
@@ -58,7 +59,7 @@ func (e *groupEnd) abandon() {
 }
 
 // begin makes the connections of the group end. g.mu is held.
-func (e *groupEnd) begin(out core.GroupEnding) {
+func (e *groupEnd) begin(out llcflow.GroupEnding) {
 	g := e.group
 	e.over = true
 	g.fabric.cfg.Owner.Ended(endOfGroup, groupEndReason(out.Why)) // rule: internal/host TestSMCRCrossed

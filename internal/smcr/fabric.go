@@ -1,5 +1,5 @@
 // Package smcr carries connections over SMC-R: through RMBs of link groups, whose links are
-// reliable queue pairs of software RNICs. It carries out the decisions of core for a link group
+// reliable queue pairs of software RNICs. It carries out the decisions of llcflow for a link group
 // with the links and RMBs of package link, on the devices of package rnic.
 //
 //	[Fabric]  SMC-R of one host: the table of its link groups, those at work, and their memory
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
@@ -36,7 +37,7 @@ type Config struct {
 	MaxLinks     int           // symmetric ones of a link group
 	ReadBuffer   int           // bytes that a connection has by default
 	MemoryBudget int64         // bytes of RMBs and send rings together
-	KeepAlive    time.Duration // how long a link may be silent before it is tested; 0: core's default, negative: for ever
+	KeepAlive    time.Duration // how long a link may be silent before it is tested; 0: llcflow's default, negative: for ever
 	Spread       string        // SpreadConnections or SpreadBytes
 
 	Namespace func(func()) // runs a function in the network namespace of the RNICs
@@ -138,7 +139,7 @@ func (f *Fabric) Close(forGood bool) {
 	}
 	f.mu.Unlock()
 	for _, g := range groups {
-		g.end.finish(core.EndShutdown)
+		g.end.finish(llcflow.EndShutdown)
 	}
 	late := time.NewTimer(groupEndTime)
 	defer late.Stop()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/wire"
 )
 
@@ -41,7 +42,7 @@ var errPeerGone = errors.New("the peer's process has ended: nobody has its UDP p
 func (p *peerCheck) suspect() {
 	g := p.group
 	begun := false
-	g.do(func(now time.Time, out []core.Output) []core.Output {
+	g.do(func(now time.Time, out []llcflow.Output) []llcflow.Output {
 		if g.ctl == nil || g.end.gone {
 			return out
 		}

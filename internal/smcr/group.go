@@ -2,19 +2,19 @@ package smcr
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// A group is a link group at work: it carries out the decisions of core with links and memory. It
-// calls core and hands each output to the part of the group that it concerns. The parts have the
+// A group is a link group at work: it carries out the decisions of llcflow with links and memory. It
+// calls llcflow and hands each output to the part of the group that it concerns. The parts have the
 // noun of their file:
 //
 //	links    links.go, link.go, leave.go   the links; spread.go: which connection writes over which
@@ -25,7 +25,7 @@ import (
 //	room     room.go                       whether another connection finds room
 //	stalls   stall.go                      links over which nothing arrives
 //	peer     gone.go                       whether the peer is there
-//	timer    timer.go                      tells core the time
+//	timer    timer.go                      tells llcflow the time
 //	loop     loop.go                       the goroutine
 //	end      end.go                        the end
 //
@@ -50,9 +50,9 @@ type group struct {
 	end     groupEnd
 
 	mu    sync.Mutex
-	ctl   *core.LinkControl   // nil before the first contact begins
-	tell  func(core.LinkStep) // to the handshake of the first contact
-	queue []core.Output       // that are to be carried out
+	ctl   *llcflow.LinkControl // nil before the first contact begins
+	tell  func(core.LinkStep)  // to the handshake of the first contact
+	queue []llcflow.Output     // that are to be carried out
 }
 
 // Done implements [transport.Association].
@@ -65,7 +65,7 @@ func (g *group) Cause() core.ConnEventKind { return g.end.cause() }
 func newGroup(f *Fabric, lg *core.LinkGroup, n *rnic.Device) (*group, error) {
 	g := &group{fabric: f, lg: lg, rnic: n, net: link.NewGroup()}
 	g.links.group, g.devices.group, g.opener.group = g, g, g
-	g.conns.group, g.conns.all = g, make(map[core.Owner]*binding)
+	g.conns.group, g.conns.all = g, make(map[llcflow.Owner]*binding)
 	g.room.group, g.stalls.group, g.peer.group, g.timer.group = g, g, g, g
 	g.end.group, g.end.done = g, make(chan struct{})
 	g.rmbs.init(g)
@@ -93,7 +93,7 @@ func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error
 	if err != nil {
 		return err
 	}
-	cfg := core.ControlConfig{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.fabric.cfg.MaxLinks), TestInterval: g.fabric.cfg.KeepAlive}
+	cfg := llcflow.Config{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.fabric.cfg.MaxLinks), TestInterval: g.fabric.cfg.KeepAlive}
 	if token, ok := c.rmb.rmb.Token(l.net); ok {
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
 	}
@@ -109,7 +109,7 @@ func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error
 	c.rmb.known = true
 	c.owner = g.conns.add(c)
 	cfg.Owner = c.owner
-	g.ctl = core.NewLinkControl(cfg)
+	g.ctl = llcflow.New(cfg)
 	g.ctl.SetRoutes(routes)
 	g.tell = tell
 	go g.loop.run()
@@ -117,15 +117,15 @@ func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error
 	return nil
 }
 
-// do has core decide something, and carries it out. Not before the first contact has begun.
-func (g *group) do(f func(now time.Time, out []core.Output) []core.Output) {
+// do has llcflow decide something, and carries it out. Not before the first contact has begun.
+func (g *group) do(f func(now time.Time, out []llcflow.Output) []llcflow.Output) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.doLocked(f)
 }
 
 // doLocked is do with g.mu held.
-func (g *group) doLocked(f func(now time.Time, out []core.Output) []core.Output) {
+func (g *group) doLocked(f func(now time.Time, out []llcflow.Output) []llcflow.Output) {
 	g.queue = f(time.Now(), g.queue)
 	for len(g.queue) > 0 {
 		out := g.queue[0]
@@ -135,49 +135,48 @@ func (g *group) doLocked(f func(now time.Time, out []core.Output) []core.Output)
 	g.queue = nil
 }
 
-// carryOut does one thing that core decided. g.mu is held.
-func (g *group) carryOut(out core.Output) {
+// carryOut does one thing that llcflow decided. TestOutputs checks that there is a case for each. g.mu is
+// held.
+func (g *group) carryOut(out llcflow.Output) {
 	switch out := out.(type) {
-	case core.ReadyToSend:
+	case llcflow.ReadyToSend:
 		g.links.readyToSend(out)
-	case core.OpenLink:
+	case llcflow.OpenLink:
 		g.opener.open(out)
-	case core.ConnectLink:
+	case llcflow.ConnectLink:
 		g.links.connectLink(out)
-	case core.LinkUp:
+	case llcflow.LinkUp:
 		g.links.linkUp(out)
-	case core.LinkLeaving:
+	case llcflow.LinkLeaving:
 		g.links.linkLeaving(out)
-	case core.LinkDown:
+	case llcflow.LinkDown:
 		g.links.linkDown(out)
-	case core.CloseLink:
+	case llcflow.CloseLink:
 		g.links.closeLink(out)
-	case core.SendLLC:
+	case llcflow.SendLLC:
 		g.links.sendLLC(out)
-	case core.LinkStep:
-		g.tell(out)
-	case core.RMBConfirmed:
+	case llcflow.LinkStep:
+		g.tell(core.LinkStep(out))
+	case llcflow.RMBConfirmed:
 		g.rmbs.answer(out.ID, clc.DiagNone)
-	case core.RMBRefused:
+	case llcflow.RMBRefused:
 		g.rmbs.answer(out.ID, out.Why)
-	case core.RMBDeleted:
+	case llcflow.RMBDeleted:
 		g.rmbs.deleted(out.ID)
-	case core.ElementLost:
+	case llcflow.ElementLost:
 		g.conns.elementLost(out)
-	case core.GroupEnding:
+	case llcflow.GroupEnding:
 		g.end.begin(out)
-	case core.GroupEnded:
+	case llcflow.GroupEnded:
 		g.end.complete()
-	case core.SetTimer:
+	case llcflow.SetTimer:
 		g.timer.set(out.At)
-	case core.ClearTimer:
+	case llcflow.ClearTimer:
 		g.timer.stop()
-	default:
-		panic(fmt.Sprintf("smcr: impossible output %T", out))
 	}
 }
 
-// linkFailed has core take that a link has failed, while one of its outputs is carried out. g.mu is held.
+// linkFailed has llcflow take that a link has failed, while one of its outputs is carried out. g.mu is held.
 func (g *group) linkFailed(num llc.LinkNum, err error) {
 	g.queue = g.ctl.LinkFailed(time.Now(), num, err, g.queue)
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/rdma"
 	"github.com/gosmc/smc/internal/rnic"
 )
@@ -28,7 +28,7 @@ func TestEndedHoldsNothing(t *testing.T) {
 	g.links.fail(rnic.ErrDown)
 	<-g.loop.stopped
 	g.mu.Lock()
-	for name, timer := range map[string]*time.Timer{"ask": g.peer.asker, "stall": g.stalls.timer, "core": g.timer.timer} {
+	for name, timer := range map[string]*time.Timer{"ask": g.peer.asker, "stall": g.stalls.timer, "llcflow": g.timer.timer} {
 		if timer != nil && timer.Stop() {
 			t.Errorf("timer %q runs after the end of the group", name)
 		}
@@ -46,7 +46,7 @@ func TestFinishUnanswered(t *testing.T) {
 	c, s := r.connect()
 	g := s.binding.group
 	cut.Store(true)
-	g.end.finish(core.EndOperator)
+	g.end.finish(llcflow.EndOperator)
 	select {
 	case <-g.loop.stopped:
 	case <-time.After(fabricPatience):

@@ -8,15 +8,16 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/wire/llc"
 )
 
 // This file has the end of a link in order: its connections leave it while it still works.
 
 // linkLeaving has connections leave a link. The requests on their way over it complete first;
-// link.EventLeft says when the connections have left, and core does not wait for ever. g.mu is
+// link.EventLeft says when the connections have left, and llcflow does not wait for ever. g.mu is
 // held.
-func (s *groupLinks) linkLeaving(o core.LinkLeaving) {
+func (s *groupLinks) linkLeaving(o llcflow.LinkLeaving) {
 	g := s.group
 	l := s.get(o.Link)
 	l.left = false
@@ -37,7 +38,7 @@ func (s *groupLinks) leaves(l *groupLink) bool {
 func (s *groupLinks) delete(num llc.LinkNum) error {
 	g := s.group
 	id := uint32(g.lg.ID)
-	if g.ctl == nil || g.ctl.State() != core.ControlActive {
+	if g.ctl == nil || g.ctl.State() != llcflow.StateActive {
 		return fmt.Errorf("link group %08x is being made, or ends: it has no links that could be deleted", id)
 	}
 	var others []string
@@ -60,7 +61,7 @@ func (s *groupLinks) delete(num llc.LinkNum) error {
 	case stay == 0 && !leaves: // rule: TestLeavingShown
 		return fmt.Errorf("link %d is the last one of link group %08x that does not end already", num, id)
 	}
-	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
+	g.doLocked(func(now time.Time, out []llcflow.Output) []llcflow.Output {
 		return g.ctl.DeleteLink(now, num, out)
 	})
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/smctest"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -73,7 +74,7 @@ func testLeaving(t *testing.T, by core.Role, num llc.LinkNum) bool {
 	if by == core.RoleServer {
 		g = groups[1]
 	}
-	g.do(func(now time.Time, out []core.Output) []core.Output { return g.ctl.DeleteLink(now, num, out) })
+	g.do(func(now time.Time, out []llcflow.Output) []llcflow.Output { return g.ctl.DeleteLink(now, num, out) })
 	inTime := true
 	for i, g := range groups {
 		smctest.Eventually(t, fabricPatience, "the link has ended", func() bool {
@@ -151,12 +152,12 @@ func TestLeavingShown(t *testing.T) {
 	if err := g.links.delete(2); err == nil || !strings.Contains(err.Error(), "link 2 is the last one of link group") {
 		t.Errorf("the other link: %v", err)
 	}
-	g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.LinkLeft(now, 1, out) })
+	g.doLocked(func(now time.Time, out []llcflow.Output) []llcflow.Output { return g.ctl.LinkLeft(now, 1, out) })
 	check("they have left it", "1 LINK_LEAVING, 2 LINK_ACTIVE")
 	g.mu.Unlock()
 	smctest.Eventually(t, fabricPatience, "the link has ended", func() bool { return len(r.server.Status(nil)[0].Links) == 1 })
 	exchange(t, c, s)
-	g.end.finish(core.EndOperator)
+	g.end.finish(llcflow.EndOperator)
 	g.mu.Lock()
 	if err := g.links.delete(2); err == nil || !strings.Contains(err.Error(), "is being made, or ends") {
 		t.Errorf("a link of a group that ends: %v", err)
@@ -177,7 +178,7 @@ func TestLeavingUnused(t *testing.T) {
 		}
 		g, _ := r.upLinks(ends[1], 2) // of the server
 		g.mu.Lock()
-		g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.DeleteLink(now, num, out) })
+		g.doLocked(func(now time.Time, out []llcflow.Output) []llcflow.Output { return g.ctl.DeleteLink(now, num, out) })
 		leaving := g.links.get(num)
 		if !g.links.leaves(leaving) || !leaving.up || g.conns.on(leaving) != 0 {
 			t.Errorf("link %d: leaving %t, up %t, %d connections", num, g.links.leaves(leaving), leaving.up, g.conns.on(leaving))

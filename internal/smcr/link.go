@@ -22,7 +22,7 @@ type groupLink struct {
 	num   llc.LinkNum   // 0: the first one of a client, before the server has told it
 	peer  netip.Addr    // its other end, once that is known
 	mtu   atomic.Uint32 // wire.MTU of the path, 0 before it is known
-	heard uint64        // messages, when core was told last
+	heard uint64        // messages, when llcflow was told last
 	up    bool          // connections may use it
 	ended bool          // they must not use it any more, and the peer is to be told, or has not answered
 	moved int           // connections, when it was about to end

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/wire/clc"
 	"github.com/gosmc/smc/wire/llc"
@@ -48,7 +49,7 @@ func (s *groupLinks) beginFirst(r core.Result) (*groupLink, error) {
 	defer s.group.mu.Unlock()
 	l := s.all[0]
 	if r.Role == core.RoleServer {
-		l.num = 1 // as core has it
+		l.num = 1 // as llcflow has it
 		if err := l.net.ReadyToReceive(peerOf(r.R)); err != nil {
 			return nil, err
 		}
@@ -178,7 +179,7 @@ func (s *groupLinks) tokens(m *ownRMB) map[llc.LinkNum]llc.RToken {
 	return tokens
 }
 
-// hear tells core on which links anything has come since it was called last. g.mu is held.
+// hear tells llcflow on which links anything has come since it was called last. g.mu is held.
 func (s *groupLinks) hear(now time.Time) {
 	for _, l := range s.all {
 		if n := l.net.Heard(); n != l.heard {
@@ -199,11 +200,11 @@ func (s *groupLinks) changed() {
 	})
 }
 
-// The methods that follow carry out the decisions of core for a link. g.mu is held.
+// The methods that follow carry out the decisions of llcflow for a link. g.mu is held.
 
 // readyToSend has the link send: the peer is ready to receive. A client learns the number of its
 // first link by it.
-func (s *groupLinks) readyToSend(out core.ReadyToSend) {
+func (s *groupLinks) readyToSend(out llcflow.ReadyToSend) {
 	l := s.get(out.Link)
 	l.num = out.Link
 	if err := l.net.ReadyToSend(); err != nil {
@@ -211,9 +212,9 @@ func (s *groupLinks) readyToSend(out core.ReadyToSend) {
 	}
 }
 
-// sendLLC sends a message over a link. If there is no such link it could not be connected, and core
+// sendLLC sends a message over a link. If there is no such link it could not be connected, and llcflow
 // is about to hear that.
-func (s *groupLinks) sendLLC(out core.SendLLC) {
+func (s *groupLinks) sendLLC(out llcflow.SendLLC) {
 	l := s.get(out.Link)
 	if l == nil { // rule: internal/host TestSMCRFirstContactLies
 		return
@@ -226,7 +227,7 @@ func (s *groupLinks) sendLLC(out core.SendLLC) {
 }
 
 // connectLink joins a link with its other end.
-func (s *groupLinks) connectLink(out core.ConnectLink) {
+func (s *groupLinks) connectLink(out llcflow.ConnectLink) {
 	l := s.get(out.Link)
 	err := errOneLink
 	if l != nil && l.num == out.Link {
@@ -242,7 +243,7 @@ func (s *groupLinks) connectLink(out core.ConnectLink) {
 }
 
 // linkUp takes a link into use.
-func (s *groupLinks) linkUp(out core.LinkUp) {
+func (s *groupLinks) linkUp(out llcflow.LinkUp) {
 	g := s.group
 	l := s.get(out.Link)
 	l.up = true
@@ -256,7 +257,7 @@ func (s *groupLinks) linkUp(out core.LinkUp) {
 }
 
 // linkDown takes a link out of use, and moves its connections.
-func (s *groupLinks) linkDown(out core.LinkDown) {
+func (s *groupLinks) linkDown(out llcflow.LinkDown) {
 	g := s.group
 	l := s.get(out.Link)
 	l.up, l.ended = false, true
@@ -284,7 +285,7 @@ func (s *groupLinks) linkDown(out core.LinkDown) {
 
 // closeLink ends the parts of a link: the link of an exchange that came to nothing, or one that
 // connections have left.
-func (s *groupLinks) closeLink(out core.CloseLink) {
+func (s *groupLinks) closeLink(out llcflow.CloseLink) {
 	s.group.opener.dropSpare()
 	if l := s.get(out.Link); l != nil && l.num == out.Link && len(s.all) > 1 {
 		s.drop(l)

@@ -3,14 +3,14 @@ package smcr
 import (
 	"time"
 
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/wire/llc"
 )
 
 // A groupLoop is the goroutine of a link group, from when its first contact begins until the links
-// are gone. It hands LLC messages to core, and tells connections of the events of the group. Other
-// goroutines call core too, with the group's mu held; they leave work that would need a lock of a
+// are gone. It hands LLC messages to llcflow, and tells connections of the events of the group. Other
+// goroutines call llcflow too, with the group's mu held; they leave work that would need a lock of a
 // connection to the goroutine.
 type groupLoop struct {
 	group   *group
@@ -69,7 +69,7 @@ func (p *groupLoop) linkEvent(ev link.Event) {
 	g := p.group
 	heard := false
 	routes := g.opener.routesNamed(ev)
-	g.do(func(now time.Time, out []core.Output) []core.Output {
+	g.do(func(now time.Time, out []llcflow.Output) []llcflow.Output {
 		if g.end.gone {
 			return out
 		}
@@ -87,7 +87,7 @@ func (p *groupLoop) linkEvent(ev link.Event) {
 			}
 			return g.ctl.HandleMessage(now, l.num, m, err, out)
 		case link.EventSent:
-			return g.ctl.Sent(now, core.Tag(ev.Tag), out)
+			return g.ctl.Sent(now, llcflow.Tag(ev.Tag), out)
 		case link.EventFailed:
 			return g.ctl.LinkFailed(now, l.num, ev.Err, out)
 		case link.EventLeft:

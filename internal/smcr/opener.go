@@ -6,6 +6,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/verbs"
 	"github.com/gosmc/smc/wire"
@@ -55,9 +56,9 @@ func (o *linkOpener) routesNamed(ev link.Event) []core.PairRoute {
 }
 
 // open makes our end of another link, at once where the device is open, else on a goroutine. g.mu is held.
-func (o *linkOpener) open(out core.OpenLink) {
+func (o *linkOpener) open(out llcflow.OpenLink) {
 	g := o.group
-	if o.oneEach && out.GID == g.rnic.Verbs().GID() && g.ctl.State() == core.ControlAdding { // rule: internal/host TestSMCRNewAdapter: g.ctl.State() == core.ControlAdding -> true
+	if o.oneEach && out.GID == g.rnic.Verbs().GID() && g.ctl.State() == llcflow.StateAdding { // rule: internal/host TestSMCRNewAdapter: g.ctl.State() == llcflow.StateAdding -> true
 		o.answer(out.Link, o.openSpare(g.rnic), nil)
 		return
 	}
@@ -78,7 +79,7 @@ func (o *linkOpener) open(out core.OpenLink) {
 // acquired takes the device for a link, or the error for which there is none.
 func (o *linkOpener) acquired(n *rnic.Device, err error, num llc.LinkNum) {
 	g := o.group
-	g.do(func(_ time.Time, out []core.Output) []core.Output {
+	g.do(func(_ time.Time, out []llcflow.Output) []llcflow.Output {
 		g.queue = out
 		switch {
 		case err == nil && g.end.gone:
@@ -109,9 +110,9 @@ func (o *linkOpener) addLink(n *rnic.Device, num llc.LinkNum) {
 	o.answer(num, l.local(), g.rmbs.tokens(l))
 }
 
-// answer tells core our end of a link, a zero one if there is none, and where our RMBs are on it.
+// answer tells llcflow our end of a link, a zero one if there is none, and where our RMBs are on it.
 // g.mu is held.
-func (o *linkOpener) answer(num llc.LinkNum, end core.LinkEnd, tokens map[core.RMBID]llc.RToken) {
+func (o *linkOpener) answer(num llc.LinkNum, end core.LinkEnd, tokens map[llcflow.RMBID]llc.RToken) {
 	g := o.group
 	g.queue = g.ctl.LinkOpened(time.Now(), num, end, tokens, g.queue)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
@@ -76,7 +77,7 @@ func (p *preparation) takeBuffers(ctx context.Context) (err error) {
 		RMB: p.rmb.rmb, Wake: p.wake, SendBuffer: int(n),
 		Done: func() {
 			c.ring.release()
-			g.conns.freed.add(core.Owner(c.closing.Swap(0)))
+			g.conns.freed.add(llcflow.Owner(c.closing.Swap(0)))
 			g.room.checkLater()
 		},
 	})

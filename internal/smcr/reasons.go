@@ -7,6 +7,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/transport"
@@ -22,11 +23,11 @@ const (
 )
 
 // groupEndReason is why a link group has ended.
-func groupEndReason(e core.GroupEnd) string {
+func groupEndReason(e llcflow.GroupEnd) string {
 	switch e.Kind {
-	case core.EndPeer:
+	case llcflow.EndPeer:
 		return e.Kind.String() + ": " + knownReason(e.Reason)
-	case core.EndViolation, core.EndLinkFailed:
+	case llcflow.EndViolation, llcflow.EndLinkFailed:
 		return e.Kind.String() + detail(e.Err)
 	}
 	return e.Kind.String()

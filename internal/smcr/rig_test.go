@@ -198,7 +198,7 @@ func (r *fabricRig) newEnd(role core.Role, f *Fabric, local, remote netip.Addr) 
 }
 
 // do carries out the outputs of a handshake.
-func (e *fabricEnd) do(out []core.Output) {
+func (e *fabricEnd) do(out []core.HandshakeOutput) {
 	e.r.t.Helper()
 	for _, out := range out {
 		switch out := out.(type) {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
@@ -17,7 +17,7 @@ import (
 // An ownRMB is one of our RMBs.
 type ownRMB struct {
 	rmb   *link.RMB
-	id    core.RMBID
+	id    llcflow.RMBID
 	known bool // to the peer
 
 	answered chan clc.Diagnosis // has the peer's answer to CONFIRM RKEY; DiagNone: it knows the RMB
@@ -28,11 +28,11 @@ type ownRMB struct {
 // lock is held while it waits for the peer, or for memory.
 type rmbPool struct {
 	group  *group
-	last   core.RMBID
-	all    map[core.RMBID]*ownRMB // that the pool frees when the group ends: all but those in use
-	every  map[core.RMBID]*ownRMB // that is not freed
+	last   llcflow.RMBID
+	all    map[llcflow.RMBID]*ownRMB // that the pool frees when the group ends: all but those in use
+	every  map[llcflow.RMBID]*ownRMB // that is not freed
 	free   map[wire.SizeCode][]*ownRMB
-	asked  map[core.RMBID]*ownRMB
+	asked  map[llcflow.RMBID]*ownRMB
 	kept   int   // bytes in free
 	count  int   // of RMBs that are not freed
 	bytes  int64 // of these
@@ -41,8 +41,8 @@ type rmbPool struct {
 
 func (p *rmbPool) init(g *group) {
 	p.group = g
-	p.every = make(map[core.RMBID]*ownRMB)
-	p.all, p.free, p.asked = make(map[core.RMBID]*ownRMB), make(map[wire.SizeCode][]*ownRMB), make(map[core.RMBID]*ownRMB)
+	p.every = make(map[llcflow.RMBID]*ownRMB)
+	p.all, p.free, p.asked = make(map[llcflow.RMBID]*ownRMB), make(map[wire.SizeCode][]*ownRMB), make(map[llcflow.RMBID]*ownRMB)
 }
 
 // take returns an RMB of the size, which the peer knows: one that was used before, or a new one. For
@@ -72,7 +72,7 @@ func (p *rmbPool) take(ctx context.Context, size wire.SizeCode) (*ownRMB, error)
 	}
 	p.asked[m.id] = m
 	m.answered = make(chan clc.Diagnosis, 1)
-	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
+	g.doLocked(func(now time.Time, out []llcflow.Output) []llcflow.Output {
 		return g.ctl.ConfirmRMB(now, m.id, g.links.tokens(m), out)
 	})
 	g.mu.Unlock()
@@ -112,8 +112,8 @@ func (p *rmbPool) makeShedding(ctx context.Context, size wire.SizeCode) (*ownRMB
 }
 
 // tokens is where each RMB is on a link. g.mu is held.
-func (p *rmbPool) tokens(l *groupLink) map[core.RMBID]llc.RToken {
-	tokens := make(map[core.RMBID]llc.RToken, len(p.every))
+func (p *rmbPool) tokens(l *groupLink) map[llcflow.RMBID]llc.RToken {
+	tokens := make(map[llcflow.RMBID]llc.RToken, len(p.every))
 	for id, m := range p.every {
 		if t, ok := m.rmb.Token(l.net); ok {
 			tokens[id] = llc.RToken{RKey: t.RKey, VA: t.Addr}
@@ -199,13 +199,15 @@ func (p *rmbPool) releaseLocked(m *ownRMB, clean bool) {
 	default:
 		p.all[m.id] = m
 		if g.ctl != nil {
-			g.doLocked(func(now time.Time, out []core.Output) []core.Output { return g.ctl.DeleteRMB(now, m.id, clean, out) })
+			g.doLocked(func(now time.Time, out []llcflow.Output) []llcflow.Output {
+				return g.ctl.DeleteRMB(now, m.id, clean, out)
+			})
 		}
 	}
 }
 
 // answer takes the peer's answer about an RMB. g.mu is held.
-func (p *rmbPool) answer(id core.RMBID, why clc.Diagnosis) {
+func (p *rmbPool) answer(id llcflow.RMBID, why clc.Diagnosis) {
 	if m := p.asked[id]; m != nil {
 		delete(p.asked, id)
 		m.answered <- why
@@ -213,7 +215,7 @@ func (p *rmbPool) answer(id core.RMBID, why clc.Diagnosis) {
 }
 
 // deleted frees an RMB that the peer has forgotten. g.mu is held.
-func (p *rmbPool) deleted(id core.RMBID) {
+func (p *rmbPool) deleted(id llcflow.RMBID) {
 	if m := p.all[id]; m != nil {
 		delete(p.all, id)
 		p.freeNow(m)

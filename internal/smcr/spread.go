@@ -5,8 +5,8 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/link"
+	"github.com/gosmc/smc/internal/llcflow"
 )
 
 // SpreadConnections and SpreadBytes are policies: the measure by which links are to be loaded
@@ -26,7 +26,7 @@ const (
 // about to end.
 type spread struct {
 	group *group
-	links []spreadLink // that may be used, in the order of core's list
+	links []spreadLink // that may be used, in the order of llcflow's list
 }
 
 type spreadLink struct {
@@ -88,7 +88,7 @@ func (s *spread) add(l *link.Link, weight uint64) {
 
 // pick returns the link for a connection to write over, with its element there, and none of those
 // that have been tried; nil if there is none.
-func (s *spread) pick(owner core.Owner, tried []*spreadLink) (best *spreadLink, at core.Element) {
+func (s *spread) pick(owner llcflow.Owner, tried []*spreadLink) (best *spreadLink, at llcflow.Element) {
 	for i := range s.links {
 		x := &s.links[i]
 		if x.net.Err() != nil || slices.Contains(tried, x) {
@@ -105,7 +105,7 @@ func (s *spread) pick(owner core.Owner, tried []*spreadLink) (best *spreadLink, 
 }
 
 // move has a connection of a weight go on over a link.
-func (s *spread) move(c *binding, to *spreadLink, el core.Element, weight uint64) error {
+func (s *spread) move(c *binding, to *spreadLink, el llcflow.Element, weight uint64) error {
 	from := c.link.Link()
 	if err := c.link.Move(to.net, link.RMBToken{RKey: el.RKey, Addr: el.VA}); err != nil {
 		return err
@@ -146,18 +146,18 @@ func (s *spread) moveAll(from *groupLink) (moved int, stuck []*binding) {
 // namedTo returns the link on which a new connection is to begin where links were lost, nil if that
 // does not matter: the one that the handshake has named, on which a Linux peer has registered its
 // memory in any case. g.mu is held.
-func (s *groupLinks) namedTo(c *binding) (*groupLink, core.Element) {
+func (s *groupLinks) namedTo(c *binding) (*groupLink, llcflow.Element) {
 	if l := c.named; s.failovers > 0 && l != nil && l.up && l.net.Err() == nil { // rule: internal/host TestSMCRNamedNewest
 		if el, ok := s.group.ctl.ElementOn(c.owner, l.num); ok && !s.leaves(l) { // rule: TestLeavingUnused: !s.leaves(l) -> true
 			return l, el
 		}
 	}
-	return nil, core.Element{}
+	return nil, llcflow.Element{}
 }
 
 // begin has a new connection write over one of the links, by a function that attaches it. A link
 // may fail after it was picked: then another one is, as in moveAll. g.mu is held.
-func (s *groupLinks) begin(c *binding, attach func(l *groupLink, el core.Element) error) error {
+func (s *groupLinks) begin(c *binding, attach func(l *groupLink, el llcflow.Element) error) error {
 	if l, el := s.namedTo(c); l != nil {
 		if err := attach(l, el); !errors.Is(err, link.ErrNotReady) {
 			return err
@@ -180,7 +180,7 @@ func (s *groupLinks) begin(c *binding, attach func(l *groupLink, el core.Element
 // that had more with no less.
 func (s *spread) balance() {
 	type moving struct {
-		owner  core.Owner
+		owner  llcflow.Owner
 		weight uint64
 	}
 	var all []moving

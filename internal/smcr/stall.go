@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 )
 
 // A stallDetector ends links of a group on which packets vanish and nobody is told, while other
@@ -70,7 +70,7 @@ func (d *stallDetector) check() {
 // askPeer has the peer asked whether it is there, on all links on which nothing is overdue. g.mu is held.
 func (d *stallDetector) askPeer() {
 	g := d.group
-	g.doLocked(func(now time.Time, out []core.Output) []core.Output {
+	g.doLocked(func(now time.Time, out []llcflow.Output) []llcflow.Output {
 		g.links.hear(now) // rule: TestStallHears
 		for _, x := range g.links.all {
 			if x.up && x.seen.stalls == 0 {

@@ -22,7 +22,7 @@ func TestStallHears(t *testing.T) {
 	g.mu.Lock()
 	for _, l := range links {
 		if l.heard == 0 {
-			t.Errorf("core has not been told of %d messages over link %d", l.net.Heard(), l.num)
+			t.Errorf("llcflow has not been told of %d messages over link %d", l.net.Heard(), l.num)
 		}
 	}
 	g.mu.Unlock()

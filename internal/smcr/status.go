@@ -5,6 +5,7 @@ import (
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/rnic"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire"
@@ -32,8 +33,8 @@ func (f *Fabric) Status(list []control.StatusGroup) []control.StatusGroup {
 }
 
 // redundancyTypes are the words of smcr(8) for them.
-var redundancyTypes = map[core.Redundancy]string{
-	core.RedundancyNone: "NONE", core.RedundancySingle: "SINGLE", core.RedundancyAsymmetric: "ASYMMETRIC", core.RedundancySymmetric: "SYMMETRIC",
+var redundancyTypes = map[llcflow.Redundancy]string{
+	llcflow.RedundancyNone: "NONE", llcflow.RedundancySingle: "SINGLE", llcflow.RedundancyAsymmetric: "ASYMMETRIC", llcflow.RedundancySymmetric: "SYMMETRIC",
 }
 
 // status adds the parts of a group: its links and its memory.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 	"github.com/gosmc/smc/internal/transport"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -38,7 +39,7 @@ func (w *Path) join(ctx context.Context, q transport.Request) (lg *core.LinkGrou
 		ended := f.runningLocked(j.Ended...)
 		f.mu.Unlock()
 		for _, g := range ended {
-			g.end.finish(core.EndIdle)
+			g.end.finish(llcflow.EndIdle)
 		}
 		switch {
 		case j.Wait:
@@ -161,7 +162,7 @@ func (f *Fabric) sweep(now time.Time) {
 	f.armLocked()
 	f.mu.Unlock()
 	for _, g := range ended {
-		g.end.finish(core.EndIdle)
+		g.end.finish(llcflow.EndIdle)
 	}
 }
 
@@ -177,7 +178,7 @@ func (f *Fabric) shed(ctx context.Context) bool {
 	}
 	f.mu.Unlock()
 	for _, g := range idle {
-		g.end.finish(core.EndIdle)
+		g.end.finish(llcflow.EndIdle)
 		late := time.NewTimer(shedTime)
 		select {
 		case <-g.loop.stopped:

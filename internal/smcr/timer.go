@@ -3,16 +3,16 @@ package smcr
 import (
 	"time"
 
-	"github.com/gosmc/smc/internal/core"
+	"github.com/gosmc/smc/internal/llcflow"
 )
 
-// A controlTimer tells core the time when core wants to know it. The group's mu guards it.
+// A controlTimer tells llcflow the time when llcflow wants to know it. The group's mu guards it.
 type controlTimer struct {
 	group *group
 	timer *time.Timer // nil before it was needed
 }
 
-// set has core told at a time. g.mu is held.
+// set has llcflow told at a time. g.mu is held.
 func (t *controlTimer) set(at time.Time) {
 	wait := time.Until(at)
 	if t.timer == nil {
@@ -22,17 +22,17 @@ func (t *controlTimer) set(at time.Time) {
 	}
 }
 
-// stop has core told at no time. g.mu is held.
+// stop has llcflow told at no time. g.mu is held.
 func (t *controlTimer) stop() {
 	if t.timer != nil {
 		t.timer.Stop()
 	}
 }
 
-// expired tells core the time, and on which links anything has come.
+// expired tells llcflow the time, and on which links anything has come.
 func (t *controlTimer) expired() {
 	g := t.group
-	g.do(func(now time.Time, out []core.Output) []core.Output {
+	g.do(func(now time.Time, out []llcflow.Output) []llcflow.Output {
 		if g.end.gone {
 			return out
 		}

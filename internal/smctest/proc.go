@@ -97,12 +97,19 @@ func StartIn(tb testing.TB, namespaces uintptr, program string, args ...string) 
 // make namespaces.
 func StartRootless(tb testing.TB, user int, program string, args ...string) *Process {
 	tb.Helper()
+	return StartRootlessIn(tb, syscall.CLONE_NEWNET, user, program, args...)
+}
+
+// StartRootlessIn is StartRootless with other namespaces in place of the network namespace, which
+// are flags of clone.
+func StartRootlessIn(tb testing.TB, namespaces uintptr, user int, program string, args ...string) *Process {
+	tb.Helper()
 	if n, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err != nil || strings.TrimSpace(string(n)) == "0" {
 		tb.Skipf("needs user namespaces: %q, %v", n, err)
 	}
 	only := []syscall.SysProcIDMap{{ContainerID: 0, HostID: user, Size: 1}}
 	return start(tb, &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, UidMappings: only, GidMappings: only,
+		Cloneflags: syscall.CLONE_NEWUSER | namespaces, UidMappings: only, GidMappings: only,
 		Credential: &syscall.Credential{NoSetGroups: true},
 	}, nil, program, args)
 }

@@ -7,10 +7,13 @@ package survey
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,12 +21,19 @@ import (
 	"github.com/gosmc/smc/internal/rendezvous"
 )
 
-// maxDirsAtOnce is how many run directories are looked into at a time.
-const maxDirsAtOnce = 32
+// Bounds of a survey. Users make as many run directories, and hosts in them, as they like.
+const (
+	maxDirsAtOnce = 32               // run directories of an owner that are looked into at a time
+	maxLanes      = 16               // owners whose directories are
+	ownerTime     = 15 * time.Second // for all directories of an owner
+	askTime       = time.Minute      // for all
+	lateTime      = 2 * time.Second  // for the rest, when the time is over
+	maxErrors     = 16               // of one directory that are told one by one
+)
 
 // Answers are the statuses that the hosts of the machine give of themselves.
 type Answers struct {
-	Dirs   []string // in which they were looked for
+	Dirs   []string // in which they were looked for; root looks into other mount namespaces, too
 	NetNS  uint64   // our own network namespace, by the number that hosts use for theirs; 0: not known
 	Hosts  []control.Status
 	Errors []Error // of those that did not answer as they should
@@ -42,8 +52,9 @@ type Error struct {
 	Text string `json:"error"`
 }
 
-// Ask asks all hosts in the run directory dir, or in all if it is empty. A directory that was
-// named, by dir or in the environment, and is not there is an error, see [Answers.Missing].
+// Ask asks all hosts in the run directory dir, or in all if it is empty, for root also in other
+// mount namespaces, such as containers. A directory that was named, by dir or in the environment,
+// and is not there is an error, see [Answers.Missing].
 func Ask(ctx context.Context, dir string) Answers {
 	a := Answers{Dirs: dirs(dir), NetNS: ownNetns(), Errors: []Error{}}
 	if e := Missing(dir); e != nil {
@@ -52,22 +63,41 @@ func Ask(ctx context.Context, dir string) Answers {
 			return a
 		}
 	}
-	for i, answer := range gather(ctx, a.Dirs) {
-		dir := a.Dirs[i]
+	all := here(a.Dirs)
+	if dir == "" {
+		// rule: TestElsewhere: elsewhere(a.Dirs) -> elsewhere(a.Dirs)[:0]
+		all = append(all, elsewhere(a.Dirs)...)
+	}
+	ctx, stop := context.WithTimeout(ctx, askTime)
+	defer stop()
+	for i, answer := range gather(ctx, all) {
 		a.Hosts = append(a.Hosts, answer.hosts...)
-		for _, err := range answer.errs {
-			e, ok := errors.AsType[*control.Error](err)
-			switch {
-			case errors.Is(err, fs.ErrPermission):
-				a.Denied++
-			case ok:
-				a.Errors = append(a.Errors, Error{e.Path, e.Err.Error()})
-			default:
-				a.Errors = append(a.Errors, Error{dir, err.Error()})
-			}
-		}
+		a.complain(all[i].dir, answer.errs)
 	}
 	return a
+}
+
+// complain adds the errors of one directory.
+func (a *Answers) complain(dir string, errs []error) {
+	told := 0
+	for _, err := range errs {
+		e, ok := errors.AsType[*control.Error](err)
+		if errors.Is(err, fs.ErrPermission) {
+			a.Denied++
+			continue
+		}
+		switch told++; {
+		case told > maxErrors: // rule: TestComplain: told > maxErrors -> false
+		case ok:
+			a.Errors = append(a.Errors, Error{e.Path, e.Err.Error()})
+		default:
+			a.Errors = append(a.Errors, Error{dir, err.Error()})
+		}
+	}
+	if told > maxErrors {
+		more := fmt.Sprintf("%d more programs did not answer", told-maxErrors)
+		a.Errors = append(a.Errors, Error{dir, more})
+	}
 }
 
 // A dirAnswer has the answers from one run directory.
@@ -77,20 +107,59 @@ type dirAnswer struct {
 }
 
 // gather asks the hosts of several directories at once: a host that is stopped takes the time of one
-// question, and users can have such hosts.
-func gather(ctx context.Context, dirs []string) []dirAnswer {
-	list := make([]dirAnswer, len(dirs))
-	places := make(chan struct{}, maxDirsAtOnce)
+// question, and users can have such hosts. One owner's hosts take no time from another's. It
+// returns soon after ctx ends, also if a file system does not answer.
+func gather(ctx context.Context, places []place) []dirAnswer {
+	var mu sync.Mutex
+	list := make([]dirAnswer, len(places))
+	for i := range list {
+		list[i].errs = []error{errLate}
+	}
+	var allowance control.Allowance
+	ask := func(ctx context.Context, i int) {
+		hosts, errs := allowance.Gather(ctx, places[i].dir)
+		mu.Lock()
+		defer mu.Unlock()
+		list[i] = dirAnswer{hosts, errs}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		each(maxLanes, byOwner(places), func(lane []int) {
+			ctx, stop := context.WithTimeout(ctx, ownerTime)
+			defer stop()
+			// rule: TestAskAtOnce: each(maxDirsAtOnce -> each(1
+			each(maxDirsAtOnce, lane, func(i int) { ask(ctx, i) })
+		})
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		select {
+		case <-done:
+		case <-time.After(lateTime): // rule: TestGatherHung: lateTime -> time.Hour
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return slices.Clone(list)
+}
+
+// errLate is the error of a run directory that there was no time for.
+var errLate = errors.New("not looked into: its file system, or its owner's programs, did not answer in time")
+
+// each calls f for each of the items, for so many at a time, and waits.
+func each[T any](atOnce int, items []T, f func(T)) {
+	places := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
-	for i, dir := range dirs {
-		places <- struct{}{} // rule: TestAskAtOnce: places <- struct{}{} -> wg.Wait(); places <- struct{}{}
+	for _, item := range items {
+		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			list[i].hosts, list[i].errs = control.Gather(ctx, dir)
+			f(item)
 		})
 	}
 	wg.Wait()
-	return list
 }
 
 // Missing returns the fault of the run directory that somebody has named, with dir or in the

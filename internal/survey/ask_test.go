@@ -56,7 +56,7 @@ func TestAskAtOnce(t *testing.T) {
 			}
 		})
 	}
-	if list := gather(t.Context(), dirs); len(list) != 2 || len(list[0].errs) != 1 || len(list[1].errs) != 1 {
+	if list := gather(t.Context(), here(dirs)); len(list) != 2 || len(list[0].errs) != 1 || len(list[1].errs) != 1 {
 		t.Errorf("gather = %v, want an error of each host, which says nothing", list)
 	}
 	met.Wait()

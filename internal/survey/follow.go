@@ -60,11 +60,16 @@ type Sink interface {
 type follower struct {
 	Options
 	sink    Sink
-	seen    map[string]bool // control sockets that were looked at, by path
+	seen    map[string]bool // control sockets that were looked at, by key of the place and name
 	running int             // hosts that are followed
 	heard   bool            // of any of them
 	failed  error           // the first of those that could not be followed
 	enough  bool            // the sink wants no more
+
+	elsewhere []place      // run directories of other mount namespaces
+	looks     chan []place // for those
+	looked    time.Time    // when the last of these began
+	looking   bool         // it is under way
 
 	ofProcess map[int]int // hosts that have been followed, by process
 
@@ -125,9 +130,9 @@ func (f *follower) run(interrupted context.Context) error {
 // scan begins to follow hosts that were not there before.
 func (f *follower) scan(ctx context.Context, following *sync.WaitGroup) {
 	there := make(map[string]bool)
-	for _, dir := range dirs(f.Dir) {
-		list, errs := control.GatherSome(ctx, dir, func(name string) bool {
-			path := filepath.Join(dir, name)
+	for _, place := range f.places() {
+		list, errs := control.GatherSome(ctx, place.dir, func(name string) bool {
+			path := filepath.Join(place.key, name)
 			there[path] = f.seen[path]
 			return !f.seen[path]
 		})
@@ -136,12 +141,12 @@ func (f *follower) scan(ctx context.Context, following *sync.WaitGroup) {
 				continue
 			}
 			if e, ok := errors.AsType[*control.Error](err); ok {
-				there[filepath.Join(dir, filepath.Base(e.Path))] = true // it is asked once only
+				there[filepath.Join(place.key, filepath.Base(e.Path))] = true // it is asked once only
 			}
 			f.sink.Unanswered(err)
 		}
 		for i := range list {
-			there[filepath.Join(dir, list[i].Name)] = true
+			there[filepath.Join(place.key, list[i].Name)] = true
 			if f.Choose(&list[i]) {
 				f.follow(ctx, following, &list[i])
 			}

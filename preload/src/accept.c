@@ -46,6 +46,7 @@ EXPORT int listen(int fd, int backlog)
 		enum status status = STATUS_NO;
 
 		(void)board_waiting(); /* have it before somebody is told of us */
+		bare_open(fd, id.local.port);
 		deferral_take(fd);
 		if (supervisor_send(sock, &m, -1))
 			status = supervisor_receive(sock, KIND_ANNOUNCE, NULL);
@@ -70,9 +71,9 @@ static bool other_end(int end, const struct identity *id)
 
 /*
  * claim asks for our end of a connection: for one that waits at our supervisor, or, with KIND_MEET, for one that the agent has. It shows the TCP socket, which only a process can
- * that has accepted the connection. Below 0: there is none.
+ * that has accepted the connection. Below 0: there is none. *memory: of rings, -1 for none; the caller closes it.
  */
-static int claim(enum kind kind, const struct identity *id, int fd)
+static int claim(enum kind kind, const struct identity *id, int fd, int *memory)
 {
 	struct message m;
 	int64_t begin = supervisor_clock();
@@ -90,10 +91,11 @@ static int claim(enum kind kind, const struct identity *id, int fd)
 	/* An end for which there is no descriptor would be lost, so one is kept free. */
 	spare = SYS(fcntl, sock, F_DUPFD_CLOEXEC, 0);
 	message_fill(&m, kind, id);
+	m.flags |= kind == KIND_MEET && settings.rings ? FLAG_RINGS : 0;
 	if (spare >= 0) {
 		SYS(close, spare);
 		if (supervisor_send(sock, &m, fd))
-			(void)supervisor_receive(sock, kind, &end);
+			(void)supervisor_receive_two(sock, kind, &end, memory);
 		if (end >= 0)
 			supervisor_parts(sock);
 		else
@@ -103,6 +105,9 @@ static int claim(enum kind kind, const struct identity *id, int fd)
 	if (end >= 0 && !other_end(end, id)) {
 		SYS(close, end);
 		end = -1;
+		if (*memory >= 0)
+			SYS(close, *memory);
+		*memory = -1;
 	}
 	return end;
 }
@@ -117,6 +122,7 @@ static int moved(int listener, int fd, int flags)
 	long r;
 	int end = -1;
 	int tcp = -1;
+	int memory = -1;
 	bool asks = true;
 	bool marked;
 	bool paired;
@@ -125,7 +131,11 @@ static int moved(int listener, int fd, int flags)
 		return fd;
 	marked = letter_marked(fd);
 	paired = !marked && reach_paired(fd);
-	if ((!marked && !paired && !board_waiting()) || !address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))
+	if (!marked && !paired && !board_waiting()) {
+		bare_count(listener, fd);
+		return fd;
+	}
+	if (!address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))
 		return fd;
 	/* A client elsewhere can have the mark, too, and would have us ask for each of its connections, again and again. */
 	if (marked && !letter_near(&id)) {
@@ -138,19 +148,22 @@ static int moved(int listener, int fd, int flags)
 	if (marked)
 		end = letter_claim(&id, fd, &asks, &tcp);
 	if (paired)
-		end = claim(KIND_MEET, &id, fd);
+		end = claim(KIND_MEET, &id, fd, &memory);
 	/* One that has tokens of an attempt before may have been offered. */
 	if (end < 0 && asks && (!paired || board_waiting()))
-		end = claim(KIND_CLAIM, &id, fd);
+		end = claim(KIND_CLAIM, &id, fd, &memory);
 	/* Another one that accepts may have found our end in the letterbox, and is about to give it back. */
 	for (int i = 0; end < 0 && asks && marked && i < AGAIN && !supervisor_slow(); i++) {
 		struct timespec pause = {.tv_nsec = MSEC << i};
 
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
-		end = claim(KIND_CLAIM, &id, fd);
+		end = claim(KIND_CLAIM, &id, fd, &memory);
 	}
-	if (end < 0)
+	if (end < 0) {
+		if (!marked && !paired)
+			bare_count(listener, fd);
 		return fd;
+	}
 	/* The supervisor that was asked may have set SO_LINGER on the accepted socket already, to reset it. */
 	which = birth_options(listener);
 	options_copy(asks ? listener : fd, end, which & ~OPTIONS_LATER);
@@ -176,6 +189,7 @@ static int moved(int listener, int fd, int flags)
 	if (tcp >= 0)
 		SYS(close, tcp);
 	end_born(fd, cookie_of(fd), !(flags & SOCK_NONBLOCK));
+	end_gift(fd, memory, true);
 	options_later_on(fd, on);
 	return fd;
 }

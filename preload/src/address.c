@@ -63,7 +63,6 @@ EXPORT ssize_t sendto(int fd, const void *b, size_t n, int flags, const struct s
 {
 	struct iovec one = {(void *)(uintptr_t)b, n};
 	struct end *e = end_at(fd);
-	struct identity id;
 	ssize_t r = NOT_OURS;
 
 	if (e)
@@ -71,7 +70,7 @@ EXPORT ssize_t sendto(int fd, const void *b, size_t n, int flags, const struct s
 	if (r == NOT_OURS)
 		r = next.sendto(fd, b, n, flags, sa, len);
 
-	if (r < 0 && errno == EISCONN && sa && settings.on && identity_of(fd, &id))
+	if (r < 0 && errno == EISCONN && sa && settings.on && guard_may(fd))
 		return next.sendto(fd, b, n, flags, NULL, 0);
 	return r;
 }
@@ -136,7 +135,6 @@ static ssize_t send_beside(struct end *e, int fd, const struct msghdr *m, int fl
 EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
 	struct end *e = end_at(fd);
-	struct identity id;
 	ssize_t r = NOT_OURS;
 
 	if (refused(m))
@@ -154,7 +152,7 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 	if (r == NOT_OURS)
 		r = next.sendmsg(fd, m, flags);
 
-	if (r < 0 && errno == EISCONN && m->msg_name && settings.on && identity_of(fd, &id)) {
+	if (r < 0 && errno == EISCONN && m->msg_name && settings.on && guard_may(fd)) {
 		struct msghdr without = *m;
 
 		without.msg_name = NULL;
@@ -174,15 +172,13 @@ EXPORT int sendmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags)
 	if (!plausible(m))
 		return next.sendmmsg(fd, m, n, flags);
 	if (!end_at(fd)) {
-		struct identity id;
-
 		for (i = 0; i < n; i++)
 			if (!refused(&m[i].msg_hdr) && m[i].msg_hdr.msg_controllen && !passed_on(&m[i].msg_hdr)) {
 				errno = ETOOMANYREFS;
 				return -1;
 			}
 		r = next.sendmmsg(fd, m, n, flags);
-		if (r >= 0 || errno != EISCONN || !settings.on || !identity_of(fd, &id))
+		if (r >= 0 || errno != EISCONN || !settings.on || !guard_may(fd))
 			return r;
 	}
 	for (i = 0; i < n; i++) {
@@ -215,9 +211,7 @@ static bool named(const void *sa, socklen_t len)
 
 static void unname(int fd, const void *sa, socklen_t *len)
 {
-	struct identity id;
-
-	if (named(sa, *len) && identity_of(fd, &id))
+	if (named(sa, *len) && guard_may(fd))
 		*len = 0;
 }
 
@@ -227,9 +221,7 @@ static void unname(int fd, const void *sa, socklen_t *len)
  */
 static void unmark(int fd, struct msghdr *m)
 {
-	struct identity id;
-
-	if ((m->msg_controllen == 0 && !(m->msg_flags & MSG_CTRUNC)) || !settings.on || !(guard_on() ? guard_knows(fd) : identity_of(fd, &id)))
+	if ((m->msg_controllen == 0 && !(m->msg_flags & MSG_CTRUNC)) || !settings.on || !guard_end(fd))
 		return;
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
 		for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {

@@ -24,6 +24,7 @@
 #define ADMISSION_IDLE 60 /* seconds, after which another one may take the place */
 #define PROBES 32
 #define PROBES_MOST 256
+#define FAR 8 /* times as many where the agent introduces the two: to move such a connection takes as long as 30 others do */
 #define AGAIN_MOST 16	/* connections for which a thread asks once */
 #define AGAIN_MS 100	/* for so long */
 
@@ -209,28 +210,29 @@ static struct admission *entry_for(struct admissions *t, const char *path, const
 }
 
 /* turn counts a connection where others were short. It returns how many more stay TCP until one is moved; 0: this one is. */
-static uint32_t turn(struct admission *a)
+static uint32_t turn(struct admission *a, bool far)
 {
+	const uint32_t least = far ? FAR * PROBES : PROBES, most = far ? FAR * PROBES_MOST : PROBES_MOST;
 	uint32_t probe = __atomic_load_n(&a->probe, __ATOMIC_RELAXED), since;
 
-	if (probe < PROBES || probe > PROBES_MOST)
-		probe = PROBES;
+	if (probe < least || probe > most)
+		probe = least;
 	since = __atomic_add_fetch(&a->since, 1, __ATOMIC_RELAXED);
 	if (since < probe) {
 		__atomic_fetch_add(&a->kept, 1, __ATOMIC_RELAXED);
 		return probe - since;
 	}
 	__atomic_store_n(&a->since, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&a->probe, 2 * probe > PROBES_MOST ? PROBES_MOST : 2 * probe, __ATOMIC_RELAXED);
+	__atomic_store_n(&a->probe, 2 * probe > most ? most : 2 * probe, __ATOMIC_RELAXED);
 	return 0;
 }
 
 /*
  * admission_ask says whether a connection of this program to a server may be moved; path is the
  * socket of the server's supervisor. *entry: where the end of the connection is to be noted, 0 if
- * nowhere.
+ * nowhere. far: the agent has to introduce the two.
  */
-bool admission_ask(const char *path, const struct address *server, uint64_t netns, uint32_t *entry)
+bool admission_ask(const char *path, const struct address *server, uint64_t netns, bool far, uint32_t *entry)
 {
 	struct admissions *t;
 	struct admission *a;
@@ -249,7 +251,7 @@ bool admission_ask(const char *path, const struct address *server, uint64_t netn
 	*entry = (uint32_t)(a - t->list) + 1;
 	if (__atomic_load_n(&a->shorts, __ATOMIC_RELAXED) < settings.short_after)
 		return true;
-	left = turn(a);
+	left = turn(a, far);
 	if (left == 0)
 		return true;
 	told.server = *server;

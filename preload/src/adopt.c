@@ -51,13 +51,16 @@ void adopt_all(void)
 /* adopt_sent takes the ends that have come with a message. */
 void adopt_sent(struct msghdr *m)
 {
-	if (m->msg_controllen == 0 || !settings.on || !settings.rings || guard_on())
+	if (m->msg_controllen == 0 || !settings.on || (!settings.rings && !guard_on()))
 		return;
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
 		for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {
 			int fd;
 
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-			adopt(fd);
+			if (guard_on())
+				guard_came(fd);
+			else
+				adopt(fd);
 		}
 }

@@ -420,6 +420,30 @@ void busy_dropped(int fd, struct ring *r)
 	}
 }
 
+/*
+ * busy_again has instances with edges tell once more of the bytes in the ring of a descriptor: something has happened to that, of which the kernel tells, and it does not
+ * know of the bytes. events: to those that are registered for one of them; 0 is all.
+ */
+void busy_again(int fd, uint32_t events)
+{
+	struct end *e = end_at(fd);
+	struct ring *r;
+
+	if (!e || !__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) || !ring_enter(&e->in, &r))
+		return;
+	for (int i = 0; r->member && i < 2; i++) {
+		struct busy *b = i ? &strays : &busies[r->epfd];
+
+		if (b->n == 0 || !lock(b))
+			continue;
+		for (uint32_t k = 0; k < b->n; k++)
+			if (b->members[k].fd == fd && b->members[k].ring == r && (!events || (b->members[k].events & events)))
+				b->members[k].told = ~0ull;
+		unlock(b);
+	}
+	ring_exit(r);
+}
+
 /* busy_writable is the part of the wanted events that is about writing, as far as it is so now. */
 uint32_t busy_writable(int fd, uint32_t wanted)
 {

@@ -21,6 +21,7 @@ struct attempt {
 	int sock;   /* to the server's supervisor; -1 if it has got a letter */
 	int end;    /* of the pair; -1 if there is none yet */
 	int other;  /* the other one, until the supervisor has it; -1 else */
+	int memory; /* of rings, that has come with our end; -1: none */
 	uint32_t admission; /* where it is to be noted whether the connection was short */
 	uint32_t on; /* options_on of the socket */
 	int maxseg; /* that the program has asked for, with a letter */
@@ -174,8 +175,10 @@ static void attempt_drop(struct attempt *a)
 		hidden_close(a->other);
 	if (a->end >= 0)
 		hidden_close(a->end);
+	if (a->memory >= 0)
+		SYS(close, a->memory);
 	hidden_end(&a->before);
-	a->sock = a->other = a->end = -1;
+	a->sock = a->other = a->end = a->memory = -1;
 }
 
 /* prepare_options gives our end the options that the program has set on the socket, and the receivers of its signals. */
@@ -268,7 +271,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	uint64_t netns;
 	bool sure;
 
-	a->sock = a->end = a->other = -1;
+	a->sock = a->end = a->other = a->memory = -1;
 	a->netns = 0;
 	a->announced = a->admitted = false;
 	if (!settings.on || guard_on() || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || admission_known(&a->id.peer) || !birth_may_swap(fd) || birth_told(fd))
@@ -283,7 +286,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	if (!a->announced || !address_of(fd, false, &a->id.local, &a->id.ipv6) ||
 	    a->id.ipv6 != of_ipv6(sa))
 		return false;
-	if (!policy_connect(&a->id.peer) || !admission_ask(a->path, &a->id.peer, netns, &a->admission))
+	if (!policy_connect(&a->id.peer) || !admission_ask(a->path, &a->id.peer, netns, false, &a->admission))
 		return false;
 	a->admitted = true;
 	if (!source(&a->id.peer, a->id.ipv6, &from)) {
@@ -366,6 +369,8 @@ static void swap(struct attempt *a, int fd)
 	end_born(fd, a->unique, !(a->status & O_NONBLOCK));
 	options_later_on(fd, a->on);
 	end_admitted(fd, a->admission);
+	end_gift(fd, a->memory, false);
+	a->memory = -1;
 	if (a->status & O_ASYNC)
 		edges_signalled(fd);
 	if (registered && edges_are(event.events))
@@ -390,24 +395,45 @@ static bool attempt_letter_end(struct attempt *a, int fd, bool connected)
 	return false;
 }
 
+/* attempt_cancel cancels an offer. STATUS_CLAIMED: the server has the other end already. STATUS_LOST: the supervisor did not say. */
+static enum status attempt_cancel(struct attempt *a)
+{
+	struct message m;
+
+	message_fill(&m, KIND_CANCEL, &a->id);
+	return supervisor_send(a->sock, &m, -1) ? supervisor_receive(a->sock, KIND_CANCEL, NULL) : STATUS_LOST;
+}
+
+/*
+ * attempt_connected gives the supervisor the socket of a connection that was made. False: it stays TCP. Where the socket cannot be sent, as the user has as many
+ * descriptors on their way as it may, the offer would end with the conversation, and the connection with it: so it is cancelled.
+ */
+static bool attempt_connected(struct attempt *a, int fd)
+{
+	struct message m;
+	enum status status;
+
+	message_fill(&m, KIND_CONNECTED, &a->id);
+	if (supervisor_send(a->sock, &m, fd))
+		return true;
+	status = attempt_cancel(a);
+	return status == STATUS_CLAIMED || (status == STATUS_LOST && !given_up(a->end));
+}
+
 /*
  * attempt_end looks whether the connection was made. True: the descriptor is our end of the pair, and
  * is connected. False: it is the TCP socket, in the state that connect left it in.
  */
 static bool attempt_end(struct attempt *a, int fd, bool connected)
 {
-	struct message m;
 	bool moved;
 
 	if (a->sock < 0) {
 		moved = attempt_letter_end(a, fd, connected);
 	} else if (connected || established(a, fd)) {
-		message_fill(&m, KIND_CONNECTED, &a->id);
-		moved = supervisor_send(a->sock, &m, fd) || !given_up(a->end);
+		moved = attempt_connected(a, fd);
 	} else {
-		/* Not yet, or not at all; or the server was so fast that TCP is closed again. */
-		message_fill(&m, KIND_CANCEL, &a->id);
-		moved = supervisor_send(a->sock, &m, -1) && supervisor_receive(a->sock, KIND_CANCEL, NULL) == STATUS_CLAIMED;
+		moved = attempt_cancel(a) == STATUS_CLAIMED; /* not yet, or not at all; or the server was so fast that TCP is closed again */
 	}
 	if (moved) {
 		options_acknowledge(fd, birth_options(fd));
@@ -511,7 +537,7 @@ static bool reach_begin(struct attempt *a, int fd, const struct sockaddr *sa, so
 	}
 	if (!reach_possible(to) || !policy_connect(to) || birth_told(fd) || !reach_ask(fd))
 		return false;
-	if ((uid_t)SYS(geteuid) == settings.uid && (a->admitted || admission_ask(settings.socket, to, a->netns, &a->admission)))
+	if ((uid_t)SYS(geteuid) == settings.uid && (a->admitted || admission_ask(settings.socket, to, a->netns, true, &a->admission)))
 		return true;
 	reach_withdraw(fd);
 	return false;
@@ -520,9 +546,10 @@ static bool reach_begin(struct attempt *a, int fd, const struct sockaddr *sa, so
 /* reach_receive receives our end, with the answer that is there. */
 static int reach_receive(void *from)
 {
+	struct attempt *a = from;
 	int end = -1;
 
-	(void)supervisor_receive(*(int *)from, KIND_REACH, &end);
+	(void)supervisor_receive_two(a->sock, KIND_REACH, &end, &a->memory);
 	return end;
 }
 
@@ -556,7 +583,7 @@ static void reach_answer(struct attempt *a)
 	} while (r == -EINTR && supervisor_clock() < until);
 	if (r != 1)
 		SYS(shutdown, a->sock, SHUT_RDWR);
-	a->unique = hidden_came(reach_receive, &a->sock, &a->end, &a->before);
+	a->unique = hidden_came(reach_receive, a, &a->end, &a->before);
 	if (a->unique == 0)
 		a->end = -1;
 }
@@ -575,12 +602,15 @@ static bool reach_end(struct attempt *a, int fd)
 	if (spare >= 0)
 		SYS(close, (int)spare);
 	message_fill(&m, KIND_REACH, &a->id);
+	m.flags |= settings.rings ? FLAG_RINGS : 0;
 	if (spare >= 0 && supervisor_send(a->sock, &m, fd))
 		reach_answer(a);
 	if (a->end < 0) {
 		reach_refused(&a->id.peer);
 		if (a->sock >= 0)
 			SYS(close, a->sock);
+		if (a->memory >= 0)
+			SYS(close, a->memory);
 		return false;
 	}
 	supervisor_parts(a->sock);
@@ -621,7 +651,7 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 		}
 		if (r != 0 && settings.on && errno == EINVAL && address_parse(sa, len, &id.peer)) {
 			error = errno;
-			errno = (guard_on() ? guard_knows(fd) : identity_of(fd, &id)) ? EISCONN : error;
+			errno = guard_end(fd) ? EISCONN : error;
 		}
 		return r;
 	}

@@ -148,6 +148,7 @@ void end_drop(int fd)
 	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
 	drop(&e->out);
 	drop(&e->in);
+	gift_drop(e);
 }
 
 /* born takes a descriptor that is the end of a pair, with the generation of the processes that can have it, 0 if others can, too. */
@@ -162,6 +163,7 @@ static void born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint3
 	end_drop(fd);
 	drop(&e->out);
 	drop(&e->in);
+	gift_drop(e);
 	e->generation = generation;
 	e->never = never;
 	e->streak = 0;
@@ -249,6 +251,7 @@ void end_shared(int fd)
 		options_settle(fd);
 		__atomic_fetch_or(&e->never, NEVER_OUT | NEVER_IN, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&e->generation, 0, __ATOMIC_SEQ_CST);
+		gift_drop(e);
 	}
 }
 
@@ -298,6 +301,7 @@ void end_replaced(int fd, uint64_t cookie, bool waits)
 	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
 	drop(&e->out);
 	drop(&e->in);
+	gift_drop(e);
 	e->never = NEVER_OUT | NEVER_IN | (never & (ASKED_ROOM | GONE_SHUT | GONE_RESET));
 	__atomic_store_n(&e->generation, 0, __ATOMIC_SEQ_CST);
 	e->waits = waits;

@@ -342,7 +342,7 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 	bool plain, known, later;
 	long r;
 
-	if (e && ev && (op == EPOLL_CTL_ADD || op == EPOLL_CTL_MOD) && (ev->events & EPOLLWRBAND)) {
+	if (ev && (op == EPOLL_CTL_ADD || op == EPOLL_CTL_MOD) && (ev->events & EPOLLWRBAND) && (e || (guard_on() && guard_may(fd)))) {
 		without = *ev;
 		without.events &= ~(uint32_t)EPOLLWRBAND; /* which TCP never reports */
 		ev = &without;
@@ -589,7 +589,7 @@ static bool looked_at(struct pollfd *p, nfds_t n, bool waits, bool *band)
 	*band = false;
 	if (!idle_look(ENDING_ALL) && waits)
 		return false;
-	if (!p || (__atomic_load_n(&sets_top, __ATOMIC_RELAXED) == 0 && ends_top() == 0))
+	if (!p || (__atomic_load_n(&sets_top, __ATOMIC_RELAXED) == 0 && ends_top() == 0 && !guard_on()))
 		return true;
 	for (nfds_t i = 0; i < n; i++) {
 		struct end *e = p[i].events & (POLLOUT | POLLWRBAND) ? end_at(p[i].fd) : NULL;
@@ -597,7 +597,7 @@ static bool looked_at(struct pollfd *p, nfds_t n, bool waits, bool *band)
 		set_plain(set_at(p[i].fd));
 		if (e && (p[i].events & POLLOUT))
 			send_asked(e, p[i].fd);
-		if (e && (p[i].events & POLLWRBAND)) {
+		if ((p[i].events & POLLWRBAND) && (e || (guard_on() && guard_may(p[i].fd)))) {
 			p[i].events ^= POLLWRBAND | KEPT_BAND;
 			*band = true;
 		}

@@ -16,6 +16,19 @@ static short state(int fd)
 	return SYS(ppoll, &p, 1, &none, NULL, 0) == 1 ? p.revents : 0;
 }
 
+/*
+ * end_refuses says of a peer to which a send was refused whether its end is closed. Where no descriptor may be polled (RLIMIT_NOFILE is 0) it is: a program that writes until
+ * it is refused would write for ever, and a peer that only reads no more is rare.
+ */
+bool end_refuses(int fd)
+{
+	struct pollfd p = {.fd = fd};
+	struct timespec none = {0};
+	long r = SYS(ppoll, &p, 1, &none, NULL, 0);
+
+	return r == 1 ? p.revents & POLLHUP : r == -EINVAL;
+}
+
 /* gone takes note of a GONE_ state of a connection, also for other processes that have the end. */
 static void gone(struct end *e, int fd, uint32_t how)
 {
@@ -56,8 +69,8 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 		gone(e, fd, GONE_RESET);
 		return sys_return(-error);
 	}
-	if (!(had & (GONE_SHUT | GONE_RESET)) && (end_alone(e) || (state(fd) & POLLHUP))) { /* else somebody else may have shut it down */
-		if (left && (state(fd) & POLLHUP)) {
+	if (!(had & (GONE_SHUT | GONE_RESET)) && (end_alone(e) || end_refuses(fd))) { /* else somebody else may have shut it down */
+		if (left && end_refuses(fd)) {
 			gone(e, fd, GONE_RESET);
 			__atomic_fetch_or(&e->never, GONE_LOST, __ATOMIC_SEQ_CST);
 			epoll_nudge(fd); /* TCP is reset by the bytes that it has sent, and that is an edge */

@@ -11,6 +11,7 @@
 
 static uint32_t guarded;
 static uint8_t were[ENDS / 8]; /* ends of pairs when the filter came: nobody asks the kernel for their names */
+static uint8_t since[ENDS / 8]; /* by SCM_RIGHTS since */
 
 bool guard_on(void)
 {
@@ -23,17 +24,47 @@ bool guard_knows(int fd)
 	return fd >= 0 && fd < ENDS && (__atomic_load_n(&were[fd / 8], __ATOMIC_RELAXED) & 1u << fd % 8);
 }
 
+/* guard_end says whether a descriptor is the end of a pair. */
+bool guard_end(int fd)
+{
+	struct identity id;
+
+	return guard_on() ? guard_knows(fd) : identity_of(fd, &id);
+}
+
+/* guard_came takes note of a descriptor that another program has sent. It may be the end of a pair, and nobody asks. */
+void guard_came(int fd)
+{
+	if (fd >= 0 && fd < ENDS)
+		__atomic_fetch_or(&since[fd / 8], (uint8_t)(1u << fd % 8), __ATOMIC_RELAXED);
+}
+
+/*
+ * guard_may says whether a descriptor is an end, or may be one where there is a filter. It is for answers of the kernel that a program of TCP could not
+ * understand, and that others hardly miss.
+ */
+bool guard_may(int fd)
+{
+	return guard_end(fd) || (guard_on() && fd >= 0 && fd < ENDS && (__atomic_load_n(&since[fd / 8], __ATOMIC_RELAXED) & 1u << fd % 8));
+}
+
 /* guard_copy takes note of a copy of a descriptor, and guard_drop of one that is closed. */
 void guard_copy(int fd, int to)
 {
-	if (guard_on() && guard_knows(fd) && to >= 0 && to < ENDS)
+	if (!guard_on() || to < 0 || to >= ENDS)
+		return;
+	if (guard_knows(fd))
 		__atomic_fetch_or(&were[to / 8], (uint8_t)(1u << to % 8), __ATOMIC_RELAXED);
+	else if (guard_may(fd))
+		guard_came(to);
 }
 
 void guard_drop(int fd)
 {
-	if (guard_knows(fd))
-		__atomic_fetch_and(&were[fd / 8], (uint8_t)~(1u << fd % 8), __ATOMIC_RELAXED);
+	if (!guard_on() || fd < 0 || fd >= ENDS)
+		return;
+	__atomic_fetch_and(&were[fd / 8], (uint8_t)~(1u << fd % 8), __ATOMIC_RELAXED);
+	__atomic_fetch_and(&since[fd / 8], (uint8_t)~(1u << fd % 8), __ATOMIC_RELAXED);
 }
 
 /* begins is for before there is a filter. It says whether rings were allowed. */
@@ -41,6 +72,7 @@ static bool begins(void)
 {
 	bool rings = settings.rings;
 	struct identity id;
+	int none = 0;
 
 	if (!settings.on || guard_on())
 		return rings;
@@ -49,6 +81,8 @@ static bool begins(void)
 		if (!end_at(fd) || end_joined(fd) || !identity_of(fd, &id))
 			continue; /* bytes in a ring that could not be brought back are read from there */
 		end_drop(fd);
+		/* The offer of a ring would end a receive of the program's own, which then waits for an edge though more is there. */
+		SYS(setsockopt, fd, SOL_SOCKET, SO_PASSRIGHTS, &none, sizeof(none));
 		__atomic_fetch_or(&were[fd / 8], (uint8_t)(1u << fd % 8), __ATOMIC_RELAXED);
 	}
 	epoll_forget_all();

@@ -234,7 +234,7 @@ static bool send_relay(const struct handing *h)
 	message_fill(&m, KIND_RELAY, NULL);
 	m.netns = h->tokens;
 	m.unique = h->length;
-	return message_send(h->sock, NULL, &m, fds, 3, 0) && supervisor_receive(h->sock, KIND_RELAY, NULL) == STATUS_OK;
+	return message_insist(h->sock, &m, fds, 3) && supervisor_receive(h->sock, KIND_RELAY, NULL) == STATUS_OK;
 }
 
 /*

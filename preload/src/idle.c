@@ -191,7 +191,7 @@ bool idle_wait(const struct end *e, struct ring *r, int fd, ssize_t *result)
 	uint64_t signals;
 	int n;
 
-	if (r->side->state != RING_JOINED || r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES || !next.ppoll ||
+	if (r->side->state != RING_JOINED || r->gift || r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES || !next.ppoll ||
 	    (__atomic_load_n(&e->never, __ATOMIC_RELAXED) & LIMITED) || __atomic_load_n(&e->generation, __ATOMIC_RELAXED) != births_generation() || !uniform())
 		return false;
 	n = next.ppoll(&p, 1, &second, NULL);

@@ -103,7 +103,7 @@ static bool limited(int fd)
 	return SYS(getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) != 0 || limit.tv_sec || limit.tv_usec;
 }
 
-/* attach takes a ring that has come with the bytes just read. The caller has passed the gate. */
+/* attach takes a ring that has come with the bytes just read, or, without a file, the one that this side has had from the beginning. The caller has passed the gate. */
 static void attach(struct end *e, int fd, int memfd)
 {
 	uint32_t none = ATTACHED_NOT;
@@ -111,11 +111,13 @@ static void attach(struct end *e, int fd, int memfd)
 
 	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || uring_seen() || options_low(fd) || !end_alone(e) || !end_is(fd, e) ||
 	    !gate_close(&e->receiving)) {
-		SYS(close, memfd);
+		if (memfd >= 0)
+			SYS(close, memfd);
 		return;
 	}
-	r = ring_take(memfd);
-	SYS(close, memfd);
+	r = memfd >= 0 ? ring_take(memfd) : gift_take(e);
+	if (memfd >= 0)
+		SYS(close, memfd);
 	if (r) {
 		ring_ref(r);
 		if (limited(fd))
@@ -154,6 +156,8 @@ ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *o
 	bool passed = gate_enter(&e->receiving);
 	int memfd;
 
+	if (passed && gift_offered(e))
+		attach(e, fd, -1);
 	if (__atomic_load_n(&e->in, __ATOMIC_SEQ_CST)) {
 		if (passed)
 			gate_exit(&e->receiving);
@@ -218,17 +222,19 @@ static uint64_t limit_of(int fd, uint64_t began)
 
 /*
  * await_more waits for more bytes of a receive that is to be complete. False: a signal, the time
- * limit, a reset behind the last byte or urgent data end the receive.
+ * limit, a reset behind the last byte or urgent data end the receive; or, *cannot, no descriptor may
+ * be polled, as RLIMIT_NOFILE is 0.
  */
-static bool await_more(int fd, uint64_t until, uint64_t signals)
+static bool await_more(int fd, uint64_t until, uint64_t signals, bool *cannot)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN | POLLPRI};
 	uint64_t now = until == UINT64_MAX ? 0 : precise_now();
 	uint64_t left = now < until ? until - now : 0;
 	struct timespec rest = {.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
-	int queued = 0;
+	int queued = 0, r = next.ppoll(&p, 1, until == UINT64_MAX ? NULL : &rest, (const sigset_t *)&signals);
 
-	if (next.ppoll(&p, 1, until == UINT64_MAX ? NULL : &rest, (const sigset_t *)&signals) <= 0)
+	*cannot = r < 0 && errno == EINVAL;
+	if (r <= 0)
 		return false;
 	if ((p.revents & POLLERR) && SYS(ioctl, fd, FIONREAD, &queued) == 0 && queued == 0)
 		return false; /* the error stays where it is, for the next call */
@@ -240,12 +246,13 @@ static bool await_more(int fd, uint64_t until, uint64_t signals)
  * socket forgets the error of a reset that ends such a receive behind the first bytes, where TCP
  * keeps it for the next call. The kernel waits for the first bytes, with all that signals mean to
  * it. A signal that comes later ends the receive, with any handler. So signals are let in only
- * where it waits.
+ * where it waits. Where it cannot wait here the kernel does.
  */
 ssize_t receive_whole(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked)
 {
 	size_t all = s->left;
 	uint64_t began, until, signals;
+	bool cannot = false;
 	ssize_t n;
 
 	if ((flags & MSG_PEEK) || guard_on() || !next.ppoll)
@@ -257,7 +264,7 @@ ssize_t receive_whole(struct end *e, int fd, struct span *s, int flags, int *out
 		return n;
 	until = limit_of(fd, began);
 	signals = signals_off();
-	while (n > 0 && s->left && !__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) && await_more(fd, until, signals)) {
+	while (n > 0 && s->left && !__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) && await_more(fd, until, signals, &cannot)) {
 		n = receive_in_band(e, fd, s, flags | MSG_DONTWAIT, out, marked);
 		if (n < 0 && errno == EAGAIN)
 			n = 1; /* another thread has taken it */
@@ -265,5 +272,7 @@ ssize_t receive_whole(struct end *e, int fd, struct span *s, int flags, int *out
 			end_later(e);
 	}
 	signals_on(signals, ENDING_NOT);
+	if (cannot && receive_in_band(e, fd, s, flags | MSG_WAITALL, out, marked) < 0)
+		end_later(e);
 	return (ssize_t)(all - s->left);
 }

@@ -225,6 +225,14 @@ static bool letterbox(const struct board *b, unsigned number, int *box, int *not
 	return ok;
 }
 
+/* pause_msec waits a millisecond. The kernel writes the time that is left into what ppoll is given, so each call has a time of its own. */
+static void pause_msec(void)
+{
+	struct timespec t = {.tv_nsec = 1000000};
+
+	SYS(ppoll, NULL, 0, &t, NULL, 0);
+}
+
 /*
  * look reads the letter at an end, which stays there: were there no descriptor for the TCP socket, because other threads have taken those that were free, it
  * would be lost. Then it waits for one. False: there is none, or none that is right.
@@ -235,7 +243,6 @@ static bool look(int end, struct message *m, int *tcp)
 		struct cmsghdr align;
 		char buf[CMSG_SPACE(sizeof(int))];
 	} control;
-	struct timespec pause = {.tv_nsec = 1000000};
 	struct iovec iov = {m, sizeof(*m)};
 	/* One descriptor: with all of the buffer there is room for two. */
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control};
@@ -249,7 +256,7 @@ static bool look(int end, struct message *m, int *tcp)
 		c = r < 0 ? NULL : CMSG_FIRSTHDR(&msg);
 		if (c || r < 0 || !(msg.msg_flags & MSG_CTRUNC))
 			break;
-		SYS(ppoll, NULL, 0, &pause, NULL, 0);
+		pause_msec();
 	}
 	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int)))
 		memcpy(tcp, CMSG_DATA(c), sizeof(*tcp));
@@ -282,18 +289,17 @@ static void tell(int notes, const struct identity *id, uint64_t unique, pid_t cl
 	}
 }
 
-/* give_back gives an end that is another's to the supervisor, with the letter in it. */
+/* give_back gives an end that is another's to the supervisor, with the letter in it. It waits where the process, or the machine, has as many files open as it may. */
 static void give_back(const struct identity *id, int end)
 {
-	struct timespec pause = {.tv_nsec = 1000000};
 	struct message m;
 	int sock = -1;
 
 	message_fill(&m, KIND_RETURN, id);
-	for (int i = 0; i < PAUSES && (sock = supervisor_open(settings.socket)) == -EMFILE; i++)
-		SYS(ppoll, NULL, 0, &pause, NULL, 0);
+	for (int i = 0; i < PAUSES && ((sock = supervisor_open(settings.socket)) == -EMFILE || sock == -ENFILE); i++)
+		pause_msec();
 	if (sock >= 0) {
-		supervisor_send(sock, &m, end);
+		message_insist(sock, &m, &end, 1);
 		SYS(close, sock);
 	}
 	SYS(close, end);
@@ -325,11 +331,9 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 		return -1;
 	end = (int)SYS(accept4, box, NULL, NULL, SOCK_CLOEXEC);
 	SYS(close, box);
-	if (end >= 0 && !is_of(end, id)) {
-		give_back(id, end);
-		end = -1;
-	}
-	if (end >= 0 && (!look(end, &m, tcp) || m.netns != netns_of(fd) || !identity_family(end, id))) {
+	if (end >= 0 && (!is_of(end, id) || !look(end, &m, tcp) || m.netns != netns_of(fd) || !identity_family(end, id))) {
+		SYS(close, notes); /* giving back takes a descriptor, and this may be the last one */
+		notes = -1;
 		give_back(id, end);
 		end = -1;
 	}
@@ -345,6 +349,7 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 		SYS(close, *tcp);
 		*tcp = -1;
 	}
-	SYS(close, notes);
+	if (notes >= 0)
+		SYS(close, notes);
 	return end;
 }

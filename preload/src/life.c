@@ -118,6 +118,9 @@ EXPORT long syscall(long n, ...)
 			return sys_return(r);
 		break;
 	}
+	case SYS_io_uring_register:
+		uring_registers((unsigned)a[1], (const void *)a[2], (unsigned)a[3]);
+		break;
 	}
 	return sys_return(sys6(n, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
@@ -138,6 +141,8 @@ EXPORT int shutdown(int fd, int how)
 	if (e && how != SHUT_WR)
 		receive_shut(e, how == SHUT_RDWR);
 	r = SYS(shutdown, fd, how);
+	if (e && r == 0)
+		busy_again(fd, 0);
 	if (e && r == 0 && how == SHUT_RDWR)
 		quiet_over(fd, false);
 	if (e && r == 0 && how != SHUT_RD)
@@ -442,11 +447,13 @@ static ssize_t splice_ring(struct end *e, int in, int out, size_t n, unsigned fl
 		struct pollfd p = {.fd = out, .events = POLLOUT};
 		struct timespec none = {0};
 		bool waits = done == 0 && !(flags & SPLICE_F_NONBLOCK) && would_wait(out, 0);
+		long polled;
 		ssize_t got;
 
 		if (SYS(fstat, out, &st) != 0 || !S_ISFIFO(st.st_mode))
 			return sys_return(-EINVAL);
-		if (SYS(ppoll, &p, 1, waits ? NULL : &none, NULL, 0) != 1)
+		polled = SYS(ppoll, &p, 1, waits ? NULL : &none, NULL, 0);
+		if (polled != 1 && polled != -EINVAL) /* with RLIMIT_NOFILE 0 none may be polled */
 			return done ? (ssize_t)done : sys_return(waits ? -EINTR : -EAGAIN);
 		if (p.revents & POLLERR) /* nobody reads there, which is a signal, too */
 			return done ? (ssize_t)done : sys_return(SYS(write, out, "", 1));

@@ -5,10 +5,9 @@
 static ssize_t receive_nowhere(int fd, struct iovec *parts, size_t n, int flags, int *out)
 {
 	struct msghdr m = {.msg_iov = parts, .msg_iovlen = n};
-	struct identity id;
 	ssize_t got;
 
-	if (!identity_of(fd, &id))
+	if (!guard_end(fd))
 		return NOT_OURS;
 	got = next.recvmsg(fd, &m, flags);
 	*out = m.msg_flags;
@@ -66,7 +65,5 @@ ssize_t receive_none(struct end *e, int fd, int flags)
 /* receive_error receives from the queue of errors, where TCP has errors only of operations that no pair has. A Unix socket would give bytes. */
 ssize_t receive_error(int fd)
 {
-	struct identity id;
-
-	return identity_of(fd, &id) ? sys_return(-EAGAIN) : NOT_OURS;
+	return guard_end(fd) ? sys_return(-EAGAIN) : NOT_OURS;
 }

@@ -650,7 +650,7 @@ static bool guarded(int fd, int level, int name, long (*kernel)(int, int, int, v
 	if (!guard_on() || (level == SOL_SOCKET && (name == SO_DOMAIN || name == SO_PROTOCOL)))
 		return false;
 	*r = kernel(fd, level, name, val, len);
-	*ends = *r == -EOPNOTSUPP && level != SOL_SOCKET && guard_knows(fd);
+	*ends = *r == -EOPNOTSUPP && level != SOL_SOCKET && guard_may(fd);
 	return true;
 }
 
@@ -758,8 +758,12 @@ static long set_tcp(int fd, const struct identity *id, int name, const void *val
 	int v;
 
 	r = option_in(fd, val, len, &v);
-	if (!bit)
-		return r == 0 && harmless(name, v) ? 0 : try_tcp(fd, id, name, val, len);
+	if (!bit) {
+		r = r == 0 && harmless(name, v) ? 0 : try_tcp(fd, id, name, val, len);
+		if (r == 0 && name == TCP_NOTSENT_LOWAT)
+			send_tells_room(fd);
+		return r;
+	}
 	return r != 0 ? r : keep(fd, v ? keeps(fd) | bit : keeps(fd) & ~bit);
 }
 
@@ -814,9 +818,21 @@ static void told_again(int fd)
 	if (!e || !end_is(fd, e))
 		return;
 	epoll_nudge(fd);
+	busy_again(fd, 0);
 	status = SYS(fcntl, fd, F_GETFL);
 	if (status >= 0 && (status & O_ASYNC))
 		signal_ready(fd);
+}
+
+/* set_size sets the size of the buffer of an end with a ring. It stays as it is, as it says when the ring is full. */
+static long set_size(int fd, int name, const void *val, socklen_t len)
+{
+	struct identity id;
+	long r = identity_of(fd, &id) ? try(&id, SOL_SOCKET, name, val, len) : option_in(fd, val, len, &(int){0});
+
+	if (r == 0)
+		send_tells_room(fd);
+	return r;
 }
 
 EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t len)
@@ -829,7 +845,7 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 	if (guarded(fd, level, name, kernel_set, from, size, &r, &ends))
 		return (int)sys_return(ends ? option_in(fd, val, len, &(int){0}) : r);
 	if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_SNDBUFFORCE) && end_joined(fd))
-		return (int)sys_return(option_in(fd, val, len, &(int){0})); /* its size says when a ring is full */
+		return (int)sys_return(set_size(fd, name, val, len));
 	if (level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_RCVTIMEO_NEW))
 		end_limited(fd);
 	if (level == IPPROTO_TCP && name == TCP_DEFER_ACCEPT && settings.on && deferral_set(fd, val, len, &r))

@@ -93,6 +93,7 @@ enum status {
 
 #define MESSAGE_VERSION 1
 #define FLAG_IPV6 1u
+#define FLAG_RINGS 2u /* of KIND_REACH and KIND_MEET: the memory of rings may come with the end */
 
 struct message {
 	uint8_t kind;
@@ -143,9 +144,11 @@ bool supervisor_slow(void);
 size_t supervisors_dir(char dir[static 108]);
 bool supervisor_send(int sock, struct message *m, int fd);
 enum status supervisor_receive(int sock, enum kind kind, int *fd);
+enum status supervisor_receive_two(int sock, enum kind kind, int *fd, int *second);
 void supervisor_parts(int sock);
 void message_fill(struct message *m, enum kind kind, const struct identity *id);
 bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int *fds, size_t n, int flags);
+bool message_insist(int sock, struct message *m, const int *fds, size_t n);
 const struct board *board_of_ours(void);
 bool board_waiting(void);
 
@@ -210,9 +213,13 @@ bool policy_disabled(const char *v);
 void resets_open(void);
 void reset_mark(int fd, bool on);
 
+/* bare.c */
+void bare_open(int fd, uint16_t port);
+void bare_count(int listener, int fd);
+
 /* admission.c */
 bool admission_known(const struct address *server);
-bool admission_ask(const char *path, const struct address *server, uint64_t netns, uint32_t *entry);
+bool admission_ask(const char *path, const struct address *server, uint64_t netns, bool far, uint32_t *entry);
 
 /* unseen.c */
 #define REGISTERED 8 /* registrations of one descriptor; more are lost with connect to no address */
@@ -260,6 +267,7 @@ void end_waits(int fd, bool waits);
 void end_limited(int fd);
 void end_connecting(int fd, bool has);
 void end_admitted(int fd, uint32_t entry);
+void end_gift(int fd, int memfd, bool server);
 void end_drop(int fd);
 void end_shared(int fd);
 bool end_dup(int fd, int to);
@@ -344,9 +352,16 @@ void options_return(int from, int to);
 void options_settle(int fd);
 void options_settle_all(void);
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
+
 /* guard.c */
 bool guard_on(void);
 bool guard_knows(int fd);
+bool guard_end(int fd);
+bool guard_may(int fd);
+void guard_came(int fd);
 void guard_copy(int fd, int to);
 void guard_drop(int fd);
 long guard_seccomp(const long a[6]);

@@ -98,6 +98,38 @@ static void came_in(struct ring *r)
 		SYS(close, with);
 }
 
+/*
+ * turn_gift is turn_waiting where no mark comes. The writer switches when everything in the socket has been read: so all that is there before it is seen that it has not switched is
+ * bytes, and no more than that is taken; and all that is there afterwards is tokens.
+ */
+static enum turn turn_gift(struct end *e, struct ring *r, int fd, struct span *s, int flags, long *result)
+{
+	struct iovec parts[SPAN_PARTS];
+	size_t n = span_parts(s, parts);
+	bool withdrawn, switched;
+
+	if (r->side->edges)
+		receive_arm(r, fd);
+	*result = gift_receive(r, fd, parts, n, flags & MSG_PEEK, &switched);
+	withdrawn = pub_load(r) & PUB_WITHDRAWN;
+	if (switched) {
+		r->side->state = RING_JOINED;
+		if (*result != -EAGAIN && sys_return(*result) < 0)
+			end_later(e); /* which the kernel says no more */
+		return TURN_AGAIN;
+	}
+	if (withdrawn)
+		r->side->state = RING_ENDED;
+	if (*result > 0) {
+		if (!(flags & MSG_PEEK))
+			span_skip(s, (size_t)*result);
+		return TURN_BYTES;
+	}
+	if (*result != -EAGAIN)
+		return TURN_RESULT;
+	return withdrawn ? TURN_ENDED : TURN_EMPTY;
+}
+
 /* turn_waiting reads in-band, up to the second mark. */
 static enum turn turn_waiting(struct ring *r, int fd, struct span *s, int flags, long *result)
 {
@@ -398,7 +430,7 @@ static ssize_t wait_again(int fd, struct waits *w, bool limited, bool some)
 	now = now < w->until ? w->until - now : 0;
 	rest = (struct timespec){.tv_sec = (time_t)(now / 1000000000u), .tv_nsec = (long)(now % 1000000000u)};
 	if (next.ppoll(&p, 1, w->until == UINT64_MAX ? NULL : &rest, NULL) < 0)
-		return -1;
+		return errno == EINVAL ? next.recv(fd, &c, 1, MSG_PEEK) : -1; /* with RLIMIT_NOFILE 0 none may be polled */
 	if (some && (p.revents & POLLERR))
 		return 0;
 	return sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
@@ -442,7 +474,7 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 		else {
 			switch ((enum ring_state)r->side->state) {
 			case RING_WAITING:
-				turn = turn_waiting(r, fd, s, flags, &result);
+				turn = r->gift ? turn_gift(e, r, fd, s, flags, &result) : turn_waiting(r, fd, s, flags, &result);
 				break;
 			case RING_JOINED:
 				turn = turn_joined(e, r, fd, s, flags, woken, &patience, &armed);
@@ -683,7 +715,7 @@ bool receive_idle(struct ring *r, int fd, bool many)
 {
 	uint32_t is = ATTACHED_SWITCHED;
 
-	if (r->side->state != RING_JOINED || (!many && (r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES)) || used(r, pub_load(r)) != 0)
+	if (r->side->state != RING_JOINED || r->gift || (!many && (r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES)) || used(r, pub_load(r)) != 0)
 		return false;
 	__atomic_compare_exchange_n(&r->h->attached, &is, ATTACHED_IDLE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	leaves(r, fd);
@@ -720,7 +752,7 @@ static bool keep(int file, const void *b, size_t n, uint64_t *length)
 	return true;
 }
 
-/* hand_in_band keeps the bytes in the socket up to the second mark, which is there or on its way. */
+/* hand_in_band keeps the bytes in the socket up to the second mark, which is there or on its way, or up to the switch of a ring that both sides have from the beginning. */
 static bool hand_in_band(struct ring *r, int fd, int rest, uint64_t *length)
 {
 	struct timespec pause = {.tv_nsec = 1000000};
@@ -732,8 +764,23 @@ static bool hand_in_band(struct ring *r, int fd, int rest, uint64_t *length)
 		struct iovec one = {piece, sizeof(piece)};
 		long n;
 
-		side->coming = with_control(&one, 1, &side->control);
-		n = SYS(recvmsg, fd, &side->coming, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		if (r->gift) {
+			bool switched;
+
+			n = gift_receive(r, fd, &one, 1, false, &switched);
+			if (switched) {
+				side->state = RING_JOINED;
+				return true;
+			}
+			if (n > 0) {
+				if (!keep(rest, piece, (size_t)n, length))
+					return false;
+				continue;
+			}
+		} else {
+			side->coming = with_control(&one, 1, &side->control);
+			n = SYS(recvmsg, fd, &side->coming, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		}
 		if (n > 0) {
 			if (is_mark(&side->coming))
 				side->state = RING_JOINED;
@@ -743,9 +790,9 @@ static bool hand_in_band(struct ring *r, int fd, int rest, uint64_t *length)
 		} else if (n != -EAGAIN || (pub_load(r) & PUB_WITHDRAWN) ||
 			   __atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_NO_MORE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			side->state = RING_ENDED; /* the peer has gone, or has not switched */
-		} else if (turn++ == MARK_TURNS) {
-			return false;
-		} else {
+		} else if (turn++ == MARK_TURNS || (r->gift && yes != ATTACHED_SWITCHED)) {
+			return false; /* no mark is on its way where both sides have had the ring from the beginning: the peer lies */
+		} else if (!r->gift) {
 			SYS(nanosleep, &pause, NULL);
 		}
 	}

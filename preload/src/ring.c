@@ -67,10 +67,13 @@ static bool exchange(struct ring_side *side, int32_t from, int32_t to)
 	return false;
 }
 
-/* forked has this process be one of those that have an end. Where its number means nothing to the one that has forked it there is no telling. */
+/*
+ * forked has this process be one of those that have an end. Where its number means nothing to the one that has forked it there is no telling, nor where a filter of
+ * system calls may kill for the question.
+ */
 static void forked(struct ring_side *side)
 {
-	if (SYS(getppid) == 0 || !exchange(side, 0, (int32_t)births_process()))
+	if (guard_on() || SYS(getppid) == 0 || !exchange(side, 0, (int32_t)births_process()))
 		__atomic_store_n(&side->crowd, 1, __ATOMIC_SEQ_CST);
 	not_forked(side);
 }
@@ -185,8 +188,8 @@ bool ring_room(void)
 	return __atomic_load_n(&taken, __ATOMIC_RELAXED) < RINGS;
 }
 
-/* ring_map makes a slot for a memory file of RING_PAGE + size bytes. */
-static struct ring *ring_map(int memfd, uint32_t size)
+/* ring_map makes a slot for RING_PAGE + size bytes of a memory file, from a place on. */
+static struct ring *ring_map(int memfd, uint32_t size, off_t at)
 {
 	struct ring *r;
 	long memory, side;
@@ -198,7 +201,7 @@ static struct ring *ring_map(int memfd, uint32_t size)
 		give(size);
 		return NULL;
 	}
-	memory = SYS(mmap, NULL, RING_PAGE + (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+	memory = SYS(mmap, NULL, RING_PAGE + (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, at);
 	side = SYS(mmap, NULL, RING_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (!mapped(memory) || !mapped(side)) {
 		if (mapped(memory))
@@ -212,6 +215,7 @@ static struct ring *ring_map(int memfd, uint32_t size)
 	r->size = size;
 	r->busy = r->member = 0;
 	r->epfd = 0;
+	r->gift = false;
 	__atomic_store_n(&r->where, NULL, __ATOMIC_RELAXED);
 	r->h = (struct ring_header *)memory;
 	r->data = (uint8_t *)memory + RING_PAGE;
@@ -233,6 +237,24 @@ static uint32_t few(int end, bool asked)
 	return asked && would_wait(end, 0) ? 16 * RING_BYTES_LEAST : RING_BYTES_LEAST;
 }
 
+/*
+ * reserve takes all pages of a memory file where the kernel overcommits nothing (vm.overcommit_memory=2).
+ * There the kernel can refuse a page that was not reserved, and the program that touches it, on either
+ * side, gets SIGBUS. Elsewhere pages are taken when they are first written. Where the setting cannot be
+ * read nothing is reserved.
+ */
+static bool reserve(long memfd, long bytes)
+{
+	long fd = SYS(openat, AT_FDCWD, "/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
+	char mode = 0;
+
+	if (fd < 0)
+		return true;
+	SYS(read, fd, &mode, 1);
+	SYS(close, fd);
+	return mode != '2' || SYS(fallocate, memfd, 0, 0L, bytes) == 0;
+}
+
 /* ring_make makes a ring for a direction that this process writes. The file is the caller's to close. */
 struct ring *ring_make(int end, uint32_t size, bool asked, int *memfd)
 {
@@ -250,8 +272,9 @@ struct ring *ring_make(int end, uint32_t size, bool asked, int *memfd)
 	fd = SYS(memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return NULL;
-	if (SYS(ftruncate, fd, RING_PAGE + (long)size) == 0 && SYS(fcntl, fd, F_ADD_SEALS, SEALS) == 0)
-		r = ring_map((int)fd, size);
+	if (SYS(ftruncate, fd, RING_PAGE + (long)size) == 0 && SYS(fcntl, fd, F_ADD_SEALS, SEALS) == 0 &&
+	    reserve(fd, RING_PAGE + (long)size))
+		r = ring_map((int)fd, size, 0);
 	if (!r) {
 		SYS(close, fd);
 		return NULL;
@@ -277,12 +300,36 @@ struct ring *ring_take(int memfd)
 	size = (uint32_t)(st.st_size - RING_PAGE);
 	if (size < RING_BYTES_LEAST || (size & (size - 1)) != 0)
 		return NULL;
-	r = ring_map(memfd, size);
+	r = ring_map(memfd, size, 0);
 	if (r && (r->h->magic != RING_MAGIC || r->h->size != size)) {
 		ring_unref(r);
 		r = NULL;
 	}
 	return r;
+}
+
+/*
+ * ring_pair maps the rings of both directions of a connection, of which nobody has written anything yet: the memory that 'gosmc agent' has made. The client's ring comes first. False: it is something else, or there is no
+ * room. The file is the caller's to close.
+ */
+bool ring_pair(int memfd, struct ring *pair[2])
+{
+	const off_t half = RING_PAGE + (off_t)RING_BYTES_GIFT;
+	struct stat st;
+	long seals = SYS(fcntl, memfd, F_GET_SEALS);
+
+	if (!ring_guard || seals < 0 || (seals & SEALS) != SEALS || SYS(fstat, memfd, &st) != 0 || st.st_size != 2 * half)
+		return false;
+	for (size_t i = 0; i < 2; i++) {
+		pair[i] = ring_map(memfd, RING_BYTES_GIFT, (off_t)i * half);
+		if (!pair[i]) {
+			if (i)
+				ring_unref(pair[0]);
+			return false;
+		}
+		pair[i]->gift = true;
+	}
+	return true;
 }
 
 /* release unmaps a ring that no descriptor and no call has any more. */

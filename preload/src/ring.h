@@ -21,6 +21,7 @@
 #define RING_BYTES_LOOP (128u << 10) /* of an event loop that asks for room: it is to find no less than with TCP's least buffer */
 #define RING_BYTES_LEAST 4096u
 #define RING_BYTES_MOST (16u << 20)
+#define RING_BYTES_GIFT (256u << 10) /* of a ring that both sides have from the beginning, and take none in its place: gift.c */
 #define RINGS 4096 /* of one process */
 #define RINGS_FEW 128 /* that may stay, small as they are, though nothing goes through them */
 #define RINGS_BYTES (512ull << 20) /* of data in all of them, unless the policy says otherwise */
@@ -42,6 +43,8 @@ struct ring_header {
 	uint32_t attached; /* enum attached */
 	uint8_t pad5[60];
 	uint32_t shut; /* the reader has shut receiving down: that is no end with bytes unread */
+	uint8_t pad6[60];
+	uint32_t here; /* the reader has the memory, of a ring that it has from the beginning */
 };
 _Static_assert(offsetof(struct ring_header, pub) == 64, "pub");
 _Static_assert(offsetof(struct ring_header, base) == 80, "base");
@@ -49,6 +52,7 @@ _Static_assert(offsetof(struct ring_header, tail) == 128, "tail");
 _Static_assert(offsetof(struct ring_header, wanted) == 192, "wanted");
 _Static_assert(offsetof(struct ring_header, attached) == 256, "attached");
 _Static_assert(offsetof(struct ring_header, shut) == 320, "shut");
+_Static_assert(offsetof(struct ring_header, here) == 384, "here");
 
 #define PUB_BITS 40
 #define PUB_HEAD ((1ull << PUB_BITS) - 1)	  /* bytes that the writer has put there */
@@ -106,6 +110,7 @@ struct ring_side {
 	uint32_t drained; /* how often the ring was */
 	uint32_t luck;	  /* of the reader that looks again before it arms */
 	uint32_t idle;	 /* sends that have waited for the reader to attach */
+	uint32_t drains; /* times that the writer could have waited until all bytes in-band are read: gift.c */
 	uint32_t looks;	  /* times that a blocking reader could have looked */
 	uint32_t pays;	  /* of it: how much it has paid lately */
 	uint32_t futile;  /* times it has waited since it last paid */
@@ -147,6 +152,7 @@ struct ring {
 	uint32_t busy; /* bytes may be there of which the kernel does not know: busy.c */
 	uint32_t member; /* it is looked at, or was */
 	int32_t epfd;	 /* by that instance; one that polls has none */
+	bool gift;	 /* both sides have it from the beginning: no mark tells where it begins, and it is not made again */
 	struct ring **where; /* of the descriptor for which it was made; others may have it, too */
 	struct ring_header *h;
 	uint8_t *data;
@@ -192,6 +198,7 @@ unsigned ring_next(unsigned slot);
 struct ring **ring_where(unsigned slot);
 bool ring_many(void);
 bool ring_room(void);
+bool ring_pair(int memfd, struct ring *pair[2]);
 bool ring_try(struct ring *r);
 extern uint64_t ring_memory;
 void ring_ref(struct ring *r);
@@ -377,6 +384,7 @@ struct end {
 	uint64_t sent;		     /* bytes, before there was a ring */
 	uint64_t seen;		     /* when the descriptor was last found to be this */
 	struct ring *out, *in;
+	struct ring *gift_out, *gift_in; /* rings that there are, and that nobody uses yet */
 	uint32_t cork; /* enum cork */
 	uint32_t turns; /* sends that came after a receive */
 	uint32_t turned; /* enum turned */
@@ -464,12 +472,22 @@ bool hand_over(struct end *e, int fd);
 bool uring_seen(void);
 void uring_settle(void);
 long uring_begins(void);
+void uring_registers(unsigned op, const void *arg, unsigned n);
 
 /* switch.c */
 bool worth(const struct end *e, size_t n);
 bool offer(struct end *e, int fd, const struct span *s);
 bool join(struct ring *r, int fd, const struct span *s);
 void joined(struct ring *r);
+
+/* gift.c */
+bool gift_offer(struct end *e, int fd, size_t n);
+bool gift_join(struct ring *r, int fd);
+void gift_drop(struct end *e);
+bool gift_here(struct end *e);
+bool gift_offered(struct end *e);
+struct ring *gift_take(struct end *e);
+long gift_receive(struct ring *r, int fd, struct iovec *parts, size_t n, bool peek, bool *switched);
 void let_go(struct ring *r);
 #define UNREAD_UNKNOWN (1u << 31)
 uint32_t unread(int fd); /* send.c */
@@ -496,6 +514,7 @@ bool send_waiting(struct end *e, size_t *n);
 bool send_has_room(const struct end *e);
 bool send_unread(const struct end *e);
 void send_asked(struct end *e, int fd);
+void send_tells_room(int fd);
 void send_answers(struct end *e);
 void receive_tidy(struct end *e, int fd);
 void receive_mend(struct ring *r, int fd);
@@ -586,6 +605,7 @@ void end_reset(struct end *e, int fd);
 uint32_t end_gone(const struct end *e, int fd);
 void end_shut(int fd);
 bool end_hung_up(int fd);
+bool end_refuses(int fd);
 
 /* busy.c */
 #define BUSY_SLEEP (-1000000)
@@ -596,6 +616,7 @@ bool busy_shown(int fd);
 bool busy_polled(int fd, bool looks, bool *there);
 bool busy_beneath(int fd);
 bool busy_bytes(int fd);
+void busy_again(int fd, uint32_t events);
 uint32_t busy_writable(int fd, uint32_t wanted);
 bool busy_due(int epfd, uint32_t serial);
 bool busy_instance(int epfd, uint32_t serial);

@@ -226,7 +226,7 @@ static bool peer_gone(const struct end *e, struct ring *r, int fd, bool due)
  */
 static bool deaf(const struct end *e, int fd)
 {
-	return !(end_gone(e, fd) & (GONE_SHUT | GONE_RESET)) && !end_hung_up(fd);
+	return !(end_gone(e, fd) & (GONE_SHUT | GONE_RESET)) && !end_refuses(fd);
 }
 
 /* wait_deaf waits a moment for such a peer, or for its end. False: a signal has come. */
@@ -255,8 +255,8 @@ static enum turn turn_waiting(struct end *e, struct ring *r, int fd, struct span
 	uint32_t attached = __atomic_load_n(&r->h->attached, __ATOMIC_SEQ_CST);
 	long n;
 
-	if (attached == ATTACHED_YES && worth(e, s->left) && !uring_seen() && join(r, fd, s)) {
-		span_skip(s, 1);
+	if (attached == ATTACHED_YES && worth(e, s->left) && !uring_seen() && (r->gift ? gift_join(r, fd) : join(r, fd, s))) {
+		span_skip(s, r->gift ? 0 : 1);
 		return TURN_MORE;
 	}
 	if (attached == ATTACHED_NO_MORE) {
@@ -619,6 +619,10 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 			gate_exit(&e->sending);
 			continue;
 		}
+		if (gift_offer(e, fd, s.left)) {
+			gate_exit(&e->sending);
+			continue;
+		}
 		if (offer(e, fd, &s)) {
 			gate_exit(&e->sending);
 			uring_settle();
@@ -731,6 +735,38 @@ void send_asked(struct end *e, int fd)
 	}
 	ring_exit(r);
 	errno = saved;
+}
+
+/*
+ * tell_room sets the size of the socket's buffer to what it is: with that the kernel tells of room, if there is some. The kernel takes more than
+ * net.core.wmem_max from SO_SNDBUFFORCE only.
+ */
+static void tell_room(int fd)
+{
+	uint32_t was = sndbuf(fd), half = was / 2;
+
+	set_sndbuf(fd, half);
+	if (sndbuf(fd) != was)
+		SYS(setsockopt, fd, SOL_SOCKET, SO_SNDBUFFORCE, &half, sizeof(half));
+}
+
+/* send_tells_room has an end tell everybody who waits for room that there is some, if there is: as TCP does when certain options are set, by an edge of epoll. */
+void send_tells_room(int fd)
+{
+	struct end *e = end_at(fd);
+	struct ring *r;
+
+	if (e && busy_writable(fd, EPOLLOUT))
+		busy_again(fd, EPOLLOUT | EPOLLWRNORM);
+	if (!e || !end_is(fd, e) || !ring_enter(&e->out, &r)) {
+		tell_room(fd);
+		return;
+	}
+	if (ring_lock(r)) { /* fill and relax, which change the size, hold it, too */
+		tell_room(fd);
+		ring_unlock(r);
+	}
+	ring_exit(r);
 }
 
 /* mend_waiting is send_mend before the switch. */

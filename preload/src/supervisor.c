@@ -211,8 +211,8 @@ void message_fill(struct message *m, enum kind kind, const struct identity *id)
 	m->peer_port = id->peer.port;
 }
 
-/* message_send sends a message with n descriptors, at most three: to an address, or to where the socket is connected. */
-bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int *fds, size_t n, int flags)
+/* sends sends a message with n descriptors, at most three: to an address, or to where the socket is connected. It returns the kernel's result. */
+static long sends(int sock, struct sockaddr_un *to, struct message *m, const int *fds, size_t n, int flags)
 {
 	union {
 		struct cmsghdr align;
@@ -239,6 +239,29 @@ bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int
 		r = SYS(sendmsg, sock, &msg, MSG_NOSIGNAL | flags);
 	while (r == -EINTR && wait_more(&w));
 	wait_end(&w);
+	return r;
+}
+
+/* message_send says whether sends has sent the message. */
+bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int *fds, size_t n, int flags)
+{
+	return sends(sock, to, m, fds, n, flags) == (long)sizeof(*m);
+}
+
+/*
+ * message_insist is message_send for descriptors that would be lost if they could not be sent. A user without privileges may have so many on their way as a process of its
+ * may have open: others' have to arrive first, and letters are on their way until somebody accepts. The kernel may lack memory for a moment, too.
+ */
+bool message_insist(int sock, struct message *m, const int *fds, size_t n)
+{
+	int64_t until = now() + (int64_t)TIMEOUT_SEC * SEC;
+	long r;
+
+	while (((r = sends(sock, NULL, m, fds, n, 0)) == -ETOOMANYREFS || r == -ENOMEM || r == -ENOBUFS) && now() < until) {
+		struct timespec pause = {.tv_nsec = 1000000};
+
+		SYS(ppoll, NULL, 0, &pause, NULL, 0);
+	}
 	return r == (long)sizeof(*m);
 }
 
@@ -255,32 +278,33 @@ static bool brings_end(enum kind kind)
 }
 
 /*
- * supervisor_receive waits for the answer to a message, and for its descriptor if fd is not null.
- * *fd is -1 if there is none, and always if the answer is not STATUS_OK. Such an answer stays in the socket, which is closed next: where other threads have
+ * supervisor_receive_two waits for the answer to a message, and for its descriptor if fd is not null, and a second one if second is not.
+ * *fd is -1 if there is none, and always if the answer is not STATUS_OK, and so is *second; without the first there is no second. Such an answer stays in the socket, which is closed next: where other threads have
  * taken every descriptor that is free, an end is received again when one is, as it would be lost. A program that has as many as it may waits for nothing else.
  *
  * An end that the supervisor has sent it takes for claimed. So a claim that waits no more ends the conversation first: either the end is there by then, or sending it fails.
  */
-enum status supervisor_receive(int sock, enum kind kind, int *fd)
+enum status supervisor_receive_two(int sock, enum kind kind, int *fd, int *second)
 {
 	union {
 		struct cmsghdr align;
-		char buf[CMSG_SPACE(sizeof(int))];
+		char buf[CMSG_SPACE(2 * sizeof(int))];
 	} control;
 	struct reply reply;
 	struct iovec iov = {&reply, sizeof(reply)};
-	/* One descriptor: with all of the buffer there is room for two. */
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof(int))};
+	/* As many descriptors as are wanted: with all of the buffer there is always room for two. */
+	const size_t room = CMSG_LEN((second ? 2 : 1) * sizeof(int));
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = room};
 	struct cmsghdr *c;
 	struct wait w = wait_begin(sock, SO_RCVTIMEO);
-	int got = -1;
+	int got[2] = {-1, -1};
 	long r;
 
 	for (;;) {
 		struct timespec pause = {.tv_nsec = 1000000};
 
 		memset(&control, 0, sizeof(control));
-		msg.msg_controllen = CMSG_LEN(sizeof(int));
+		msg.msg_controllen = room;
 		r = SYS(recvmsg, sock, &msg, MSG_CMSG_CLOEXEC | (fd ? MSG_PEEK : 0));
 		if (r == -EINTR && wait_more(&w))
 			continue;
@@ -293,21 +317,33 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 	wait_end(&w);
 	if (fd)
 		*fd = -1;
+	if (second)
+		*second = -1;
 	if (r < 0)
 		return STATUS_LOST;
 	c = CMSG_FIRSTHDR(&msg);
 	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int)))
-		memcpy(&got, CMSG_DATA(c), sizeof(got));
-	if (r != (long)sizeof(reply) || reply.kind != (kind | 0x80) || reply.version != MESSAGE_VERSION) {
-		if (got >= 0)
-			SYS(close, got);
-		return STATUS_LOST;
+		memcpy(got, CMSG_DATA(c), c->cmsg_len >= CMSG_LEN(sizeof(got)) ? sizeof(got) : sizeof(got[0]));
+	if (fd && r == (long)sizeof(reply) && reply.kind == (kind | 0x80) && reply.version == MESSAGE_VERSION && reply.status == STATUS_OK) {
+		*fd = got[0];
+		got[0] = -1;
+		if (second) {
+			*second = got[1];
+			got[1] = -1;
+		}
 	}
-	if (fd && reply.status == STATUS_OK)
-		*fd = got;
-	else if (got >= 0)
-		SYS(close, got);
+	for (size_t i = 0; i < 2; i++)
+		if (got[i] >= 0)
+			SYS(close, got[i]);
+	if (r != (long)sizeof(reply) || reply.kind != (kind | 0x80) || reply.version != MESSAGE_VERSION)
+		return STATUS_LOST;
 	return (enum status)reply.status;
+}
+
+/* supervisor_receive is supervisor_receive_two for one descriptor at most. */
+enum status supervisor_receive(int sock, enum kind kind, int *fd)
+{
+	return supervisor_receive_two(sock, kind, fd, NULL);
 }
 
 /*

@@ -8,8 +8,11 @@
 
 static const char token[1] = {0};
 
-/* mark sends so many bytes of the program's with a descriptor, at which the kernel ends whatever receive takes the first of them. */
-static bool mark(struct ring *r, int fd, const struct span *s, size_t n, int with)
+/*
+ * mark sends so many bytes of the program's with a descriptor, at which the kernel ends whatever receive takes the first of them. It returns 1, or the
+ * kernel's error.
+ */
+static long mark(struct ring *r, int fd, const struct span *s, size_t n, int with)
 {
 	union {
 		struct cmsghdr align;
@@ -31,7 +34,7 @@ static bool mark(struct ring *r, int fd, const struct span *s, size_t n, int wit
 	c->cmsg_type = SCM_RIGHTS;
 	c->cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(c), &with, sizeof(with));
-	return SYS(sendmmsg, fd, m, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+	return SYS(sendmmsg, fd, m, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* hold keeps on record a descriptor that is to be closed, let_go closes it. */
@@ -85,21 +88,21 @@ bool worth(const struct end *e, size_t n)
 	return (sent >= settings.bulk_after || shaking()) && (n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK);
 }
 
-#ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83 /* Linux 6.16 */
-#endif
-
 /*
  * passes says whether a descriptor takes descriptors, as its peer does then: the agent has it so, for both, unless the two programs are different users'. Until the server
- * has its end the client's takes none, either.
+ * has its end the client's takes none, either. Different users' have gifts.
  */
 static bool passes(struct end *e, int fd)
 {
 	int is = 0;
 	socklen_t len = sizeof(is);
 
-	if (SYS(getsockopt, fd, SOL_SOCKET, SO_PASSRIGHTS, &is, &len) != 0 || is)
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_PASSRIGHTS, &is, &len) != 0 || is) {
+		gift_drop(e); /* the peer has none, and rings that are made when they are needed are better */
 		return true;
+	}
+	if (gift_here(e))
+		return false; /* it is about to be used */
 	if (__atomic_load_n(&e->turned, __ATOMIC_RELAXED) != TURNED_NOT) /* the peer has sent something */
 		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
@@ -115,7 +118,7 @@ bool offer(struct end *e, int fd, const struct span *s)
 	size_t n = s->left <= RING_BYTES_LEAST / 2 ? s->left : 1;
 	struct ring *r;
 	int memfd;
-	bool sent = false;
+	long sent = 0;
 
 	if (n > 1 && s->count > 1 && s->skip)
 		return false; /* parts are sent as the program has them, from the first on */
@@ -130,9 +133,11 @@ bool offer(struct end *e, int fd, const struct span *s)
 		__atomic_store_n(&r->where, &e->out, __ATOMIC_RELAXED);
 		__atomic_store_n(&e->out, r, __ATOMIC_SEQ_CST);
 		/* Code that is to send by itself has said so before it looked for a ring, and we look after we have shown ours. */
-		sent = end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) && mark(r, fd, s, n, memfd);
+		sent = end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) ? mark(r, fd, s, n, memfd) : 0;
 		SYS(close, memfd);
-		if (sent) { /* bytes that go in-band until the reader has the ring are not counted */
+		if (sent == -EPERM) /* the peer takes no descriptors, as its program has a filter of system calls: guard.c */
+			__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
+		if (sent == 1) { /* bytes that go in-band until the reader has the ring are not counted */
 			admission_grown(e);
 			__atomic_store_n(&e->sent, settings.ring_after > settings.bulk_after ? settings.ring_after : settings.bulk_after, __ATOMIC_RELAXED);
 		} else {
@@ -143,7 +148,7 @@ bool offer(struct end *e, int fd, const struct span *s)
 		ring_unref(r);
 	}
 	gate_open(&e->sending);
-	return sent;
+	return sent == 1;
 }
 
 /* joined ends the switch to a ring: the second mark was sent, or it was not. The lock is held. */
@@ -178,7 +183,7 @@ bool join(struct ring *r, int fd, const struct span *s)
 	hold(r, with);
 	r->side->sndbuf = room;
 	r->side->mark.msg_len = 0;
-	sent = __atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && mark(r, fd, s, 1, (int)with);
+	sent = __atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && mark(r, fd, s, 1, (int)with) == 1;
 	joined(r);
 	let_go(r);
 	return sent;

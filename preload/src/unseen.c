@@ -115,26 +115,46 @@ static uint64_t inode_of(int fd)
 	return SYS(fstat, fd, &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
+/* open_of finds out which numbers are descriptors. The kernel looks at no more of them at a time than the process may have open. False: it cannot be asked. */
+static bool open_of(struct pollfd *p, nfds_t n)
+{
+	struct timespec none = {0};
+
+	for (nfds_t at = 0, most = n; at < n;) {
+		nfds_t part = n - at < most ? n - at : most;
+		long r = SYS(ppoll, p + at, part, &none, NULL, 0);
+
+		if (r == -EINVAL && most > 1)
+			most /= 2;
+		else if (r < 0)
+			return false;
+		else
+			at += part;
+	}
+	return true;
+}
+
 /*
  * each looks into the instances of the process for registrations of a descriptor, in those alone where some may be unseen or in all, and returns how many of them
- * it has found, which are not more than most.
+ * it has found, which are not more than most. *sure: there are no others.
  */
-static size_t each(int fd, bool all, struct registered *list, size_t most)
+static size_t each(int fd, bool all, struct registered *list, size_t most, bool *sure)
 {
 	uint64_t inode = inode_of(fd);
 	size_t found = 0;
 	bool more = true;
 
+	*sure = inode != 0;
 	for (int first = 0; inode && first < NUMBERS && (more || fd >= first); first += CHUNK) {
 		struct pollfd p[CHUNK];
-		struct timespec none = {0};
 		nfds_t n = 0;
 
 		more = others[first / CHUNK] >> CHUNK / 2;
 		for (int i = first; i < first + CHUNK; i++)
 			if (i != fd && !(others[first / CHUNK] >> i % CHUNK & 1) && (all || !epoll_has_all(i)))
 				p[n++] = (struct pollfd){.fd = i};
-		if (n && SYS(ppoll, p, n, &none, NULL, 0) < 0)
+		*sure = open_of(p, n);
+		if (!*sure)
 			return found;
 		for (nfds_t i = 0; i < n; i++) {
 			if (p[i].revents & POLLNVAL)
@@ -154,14 +174,17 @@ bool unseen_registration(int fd)
 {
 	struct epoll_event event;
 	struct registered one[2];
+	bool sure;
 	int epfd = -1;
-	size_t n = each(fd, false, one, 2);
+	size_t n = each(fd, false, one, 2, &sure);
 
-	return n > 1 || (n == 1 && !(birth_registration(fd, &epfd, &event) && epfd == one[0].epfd));
+	return !sure || n > 1 || (n == 1 && !(birth_registration(fd, &epfd, &event) && epfd == one[0].epfd));
 }
 
 /* unseen_all finds all registrations of a descriptor, as the kernel has them. */
 size_t unseen_all(int fd, struct registered *list, size_t most)
 {
-	return each(fd, true, list, most);
+	bool sure;
+
+	return each(fd, true, list, most, &sure);
 }

@@ -6,6 +6,7 @@
 #include "ring.h"
 
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <signal.h>
 
 #define PAUSES 50 /* times as long as a look has taken, nobody looks again: a program may have thousands of mappings */
@@ -95,6 +96,46 @@ long uring_begins(void)
 	return ends_leave_all() ? 0 : -ENOMEM;
 }
 
+/*
+ * A queue can be given descriptors, to use them by itself: what takes the place of one later it does not have. A client that has given it a socket before it connects has
+ * TCP. A queue that is given one by an entry of its own, or by an inline system call, is not seen.
+ */
+static void given(const int *fds, unsigned n)
+{
+	for (unsigned i = 0; plausible(fds) && i < n; i++)
+		birth_never(fds[i]);
+}
+
+#define REGISTERED_RING (1u << 31) /* of Linux 6.3: the queue's number is of those that are registered, too */
+
+/* uring_registers is for the system call io_uring_register. */
+void uring_registers(unsigned op, const void *arg, unsigned n)
+{
+	struct io_uring_files_update update;
+	struct io_uring_rsrc_register all;
+	struct io_uring_rsrc_update2 some;
+
+	if (!plausible(arg))
+		return;
+	switch (op & ~REGISTERED_RING) {
+	case IORING_REGISTER_FILES:
+		given(arg, n);
+		break;
+	case IORING_REGISTER_FILES_UPDATE:
+		memcpy(&update, arg, sizeof(update));
+		given((const int *)(uintptr_t)update.fds, n);
+		break;
+	case IORING_REGISTER_FILES2:
+		memcpy(&all, arg, sizeof(all));
+		given((const int *)(uintptr_t)all.data, all.nr);
+		break;
+	case IORING_REGISTER_FILES_UPDATE2:
+		memcpy(&some, arg, sizeof(some));
+		given((const int *)(uintptr_t)some.data, some.nr);
+		break;
+	}
+}
+
 /* These return an error as the kernel does. */
 
 #define BEGINS(name, parameters, arguments)                                        \
@@ -122,4 +163,29 @@ int io_uring_setup(unsigned entries, void *params)
 	long r = uring_begins();
 
 	return (int)(r != 0 ? r : SYS(io_uring_setup, entries, params));
+}
+
+/* REGISTERS is liburing's function that gives a queue descriptors. */
+#define REGISTERS(name, parameters, arguments)                                     \
+	EXPORT int name parameters;                                                \
+	int name parameters                                                        \
+	{                                                                          \
+		int(*made) parameters = NULL;                                      \
+		void *after = next_find(#name);                                    \
+										   \
+		__builtin_memcpy(&made, &after, sizeof(after));                    \
+		given(files, n);                                                   \
+		return made ? made arguments : -ENOSYS;                            \
+	}
+
+REGISTERS(io_uring_register_files, (void *ring, const int *files, unsigned n), (ring, files, n))
+REGISTERS(io_uring_register_files_tags, (void *ring, const int *files, const uint64_t *tags, unsigned n), (ring, files, tags, n))
+REGISTERS(io_uring_register_files_update, (void *ring, unsigned at, const int *files, unsigned n), (ring, at, files, n))
+REGISTERS(io_uring_register_files_update_tag, (void *ring, unsigned at, const int *files, const uint64_t *tags, unsigned n), (ring, at, files, tags, n))
+
+EXPORT int io_uring_register(unsigned fd, unsigned op, const void *arg, unsigned n);
+int io_uring_register(unsigned fd, unsigned op, const void *arg, unsigned n)
+{
+	uring_registers(op, arg, n);
+	return (int)SYS(io_uring_register, fd, op, arg, n);
 }

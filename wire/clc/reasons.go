@@ -265,11 +265,15 @@ var reasons = []Reason{
 	}, {
 		Code:     DiagOtherUser,
 		Tag:      "OTHER_USER",
-		Sentence: "The peer's process belongs to another user, and memory is not shared with other users.",
-		Cause:    "Client and server run as different users.",
-		Advice:   "Run both as one user, or, with package smc, set Config.AnyUser at both ends.",
-		Local:    true,
-		wire:     DiagConfig,
+		Sentence: "The peer's process belongs to another user, and memory is not shared with that user.",
+		Cause: "Client and server run as different users, and the policy users of an end leaves " +
+			"the other out. Without an entry it does so where root has not made the run directory, " +
+			"and for programs of 'gosmc run'.",
+		Advice: "With package smc use /run/gosmc at both ends, as packages prepare it, or " +
+			"'gosmc policy add users NAME'. For programs of 'gosmc run' start 'gosmc agent', " +
+			"or run both as one user.",
+		Local: true,
+		wire:  DiagConfig,
 	}, {
 		Code:     DiagRefused,
 		Tag:      "REFUSED",

@@ -1,5 +1,5 @@
-// Package render writes the events of package dissect: as lines, with all fields, as bytes, as
-// JSON, as ladders in text, as pages for a browser, and the counts as tables.
+// Package render writes the events of package dissect: as lines, with all fields, as bytes, and
+// as JSON, and the counts as tables.
 //
 // A renderer is given events one after the other and nothing else: no packets and no tracker. So
 // its input can be made by hand, too: traces and test failures show a message in the words in which
@@ -8,9 +8,7 @@
 //	line.go, line_messages.go      one line for an event
 //	fields*.go, verbose.go, hex.go every field of every message: as a list, beside the bytes
 //	json.go                        the same for programs
-//	ladder*.go                     steps of connections and link groups, which flow.go and html.go draw
 //	stats.go                       the counts of a tracker
 //
-// Text that comes from packets is made harmless for terminals and browsers here. Ladders and pages
-// keep a bounded number of steps and messages, not the capture. They say how much they leave out.
+// Text that comes from packets is made harmless for terminals here.
 package render

@@ -72,7 +72,7 @@ func AppendJSON(b []byte, e *dissect.Event) []byte {
 	}
 	o.key("info")
 	start := len(o.b)
-	o.b = appendContent(o.b, e)
+	o.b = AppendContent(o.b, e)
 	o.b = quoteFrom(o.b, start)
 	o.fields(Fields(e))
 	if e.RoCE != nil {

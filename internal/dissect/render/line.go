@@ -108,7 +108,7 @@ func AppendLine(b []byte, e *dissect.Event) []byte {
 		b = appendBlanks(b, start+6-len(b))
 		b = append(b, ' ', ' ')
 	}
-	return appendContent(b, e)
+	return AppendContent(b, e)
 }
 
 // appendIDs appends the numbers of connection and link.
@@ -140,8 +140,9 @@ func appendAddr(b []byte, a netip.AddrPort, withPort bool) []byte {
 	return a.Addr().AppendTo(b)
 }
 
-// appendContent appends the contents of the event.
-func appendContent(b []byte, e *dissect.Event) []byte {
+// AppendContent appends the contents of the event, as they are in its line after the addresses, to b and
+// returns the extended slice.
+func AppendContent(b []byte, e *dissect.Event) []byte {
 	b = appendTitle(b, e)
 	if e.Message == nil && len(e.Bytes) > 0 {
 		b = append(b, ' ')
@@ -211,7 +212,7 @@ func appendCDC(b []byte, e *dissect.Event, m *cdc.Message) []byte {
 	b = appendNumber(b, " seq=", uint64(m.Seq))
 	b = appendHex(b, " token=", uint64(m.AlertToken))
 	if !m.IsFailoverValidation() {
-		b = appendCursors(b, m.Producer, m.Consumer)
+		b = AppendCursors(b, m.Producer, m.Consumer)
 	}
 	if p := e.Progress; p != nil {
 		if p.Repeated {
@@ -243,11 +244,12 @@ func appendCDC(b []byte, e *dissect.Event, m *cdc.Message) []byte {
 // appendHeader appends the CDC state of SMC-D.
 func appendHeader(b []byte, h *cdc.Header) []byte {
 	b = append(b, " SMC-D"...)
-	b = appendCursors(b, h.Producer, h.Consumer)
+	b = AppendCursors(b, h.Producer, h.Consumer)
 	return appendFlags(b, h.ProducerFlags, h.ConnFlags)
 }
 
-func appendCursors(b []byte, producer, consumer cdc.Cursor) []byte {
+// AppendCursors appends the two cursors of a CDC message to b and returns the extended slice.
+func AppendCursors(b []byte, producer, consumer cdc.Cursor) []byte {
 	b = append(b, " prod="...)
 	b = appendCursor(b, producer)
 	b = append(b, " cons="...)

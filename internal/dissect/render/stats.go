@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gosmc/smc/internal/dissect"
+	"github.com/gosmc/smc/internal/text"
 )
 
 // A CaptureStats holds facts about the input that the tracker does not see: for [WriteStats] and
@@ -44,7 +45,7 @@ func WriteStats(w io.Writer, s *dissect.Summary, c *CaptureStats) error {
 		[]string{"Links lost", number(s.LinksLost)},
 		[]string{"Failovers", number(s.Failovers)},
 		[]string{"Moves to spread load", number(s.Moves)},
-		[]string{"Moved by RDMA", bytesText(s.RDMABytes)},
+		[]string{"Moved by RDMA", text.Size(s.RDMABytes)},
 		[]string{"Retransmissions", number(s.Retransmissions)},
 		[]string{"Packet numbers missing", number(s.Gaps)})
 	optional := []struct {
@@ -208,3 +209,6 @@ func NewStatsReport(s *dissect.Summary, c *CaptureStats) *StatsReport {
 	}
 	return r
 }
+
+// printableText is [text.Printable], for functions that have texts of their own.
+func printableText(s string) string { return text.Printable(s) }

@@ -182,25 +182,75 @@ func (o *Offer) Release(accepted int) {
 	}()
 }
 
-// HasEnds reports whether a TCP socket is the socket of a connection. A user that has a network
-// namespace can have one with any addresses there.
-func (t *Offers) HasEnds(fd int, local, peer netip.AddrPort) bool {
+// Ends are the network namespace and the addresses of a TCP socket.
+type Ends struct {
+	NetNS       uint64
+	Local, Peer netip.AddrPort
+}
+
+// EndsOf returns those of a descriptor that a program has sent, the zero value if it is no TCP socket that
+// is connected. It waits for system calls that the program has under way on the socket: these take as
+// long as that likes, if its memory is a file of its own.
+func EndsOf(fd int) (e Ends) {
 	if !proto.IsTCP(fd) {
-		return false
+		return Ends{}
 	}
 	netns, err := proto.NetNSOf(fd)
-	if err != nil || netns != t.Listeners.NetNS { // rule: internal/run/supervisor TestClaimFromElsewhere
-		return false
-	}
-	ours, err := unix.Getsockname(fd)
 	if err != nil {
+		return Ends{}
+	}
+	e = Ends{netns, addressOf(fd, unix.SYS_GETSOCKNAME), addressOf(fd, unix.SYS_GETPEERNAME)}
+	if !e.Local.IsValid() || !e.Peer.IsValid() {
+		return Ends{}
+	}
+	return e
+}
+
+// addressOf asks for an address of a TCP socket. The functions of package unix keep a processor of the
+// runtime while they wait: as many sockets as there are processors would stop the whole process.
+func addressOf(fd int, call uintptr) netip.AddrPort {
+	var raw unix.RawSockaddrInet6
+	size := uint32(unsafe.Sizeof(raw))
+	_, _, errno := unix.Syscall(call, uintptr(fd),
+		uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size)))
+	if errno != 0 {
+		return netip.AddrPort{}
+	}
+	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&raw.Port))[:])
+	switch raw.Family {
+	case unix.AF_INET:
+		four := (*unix.RawSockaddrInet4)(unsafe.Pointer(&raw))
+		return netip.AddrPortFrom(netip.AddrFrom4(four.Addr), port)
+	case unix.AF_INET6:
+		return netip.AddrPortFrom(netip.AddrFrom16(raw.Addr).Unmap(), port)
+	}
+	return netip.AddrPort{}
+}
+
+// Between reports whether a connection has the addresses.
+func (e Ends) Between(local, peer netip.AddrPort) bool {
+	if e == (Ends{}) { // rule: internal/run/supervisor TestClaimOutside
 		return false
 	}
-	theirs, err := unix.Getpeername(fd)
-	if err != nil || proto.AddrPort(ours) != local || proto.AddrPort(theirs) != peer { // rule: internal/run/supervisor TestClaimOutside
+	return e.Local == local && e.Peer == peer
+}
+
+// EndsOf returns the ends of the socket that has come with the talk's message. Those of a talk from outside
+// were read before, without the lock.
+func (t *Talk) EndsOf(fd int) Ends {
+	if t.Outside {
+		return t.Ends
+	}
+	return EndsOf(fd)
+}
+
+// HasEnds reports whether a TCP socket with these ends is the socket of a connection. A user that has a
+// network namespace can have one with any addresses there.
+func (t *Offers) HasEnds(e Ends, local, peer netip.AddrPort) bool {
+	if e.NetNS != t.Listeners.NetNS { // rule: internal/run/supervisor TestClaimFromElsewhere
 		return false
 	}
-	return true
+	return e.Between(local, peer)
 }
 
 // Bind has the server's end know the family of the listener, by its name. It may have been given

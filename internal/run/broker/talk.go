@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,8 +15,10 @@ import (
 // A Talk is one socket on which a program asks.
 type Talk struct {
 	FD      int
-	PID     int  // of the program; 0 if it is in a PID namespace that we do not see
-	Outside bool // its user need not be ours
+	PID     int    // of the program; 0 if it is in a PID namespace that we do not see
+	Outside bool   // its user need not be ours
+	UID     uint32 // of one from outside
+	Ends    Ends   // of the socket that has come from outside
 	watched bool
 	offer   *Offer // that it has made; it may have been claimed since
 	Claimed *Offer // that it has claimed, from outside
@@ -160,15 +163,16 @@ func (b *Broker) answer(t *Talk, m proto.Message, fds []int) (more bool) {
 	return false
 }
 
-// Reply sends an answer, with a descriptor unless fd is negative. It reports whether it was sent.
-func (t *Talk) Reply(k proto.Kind, s proto.Status, fd int) bool {
-	return t.send(proto.Reply{Kind: k, Status: s}, fd)
+// Reply sends an answer, with the descriptors that are not negative. It reports whether it was
+// sent.
+func (t *Talk) Reply(k proto.Kind, s proto.Status, fds ...int) bool {
+	return t.send(proto.Reply{Kind: k, Status: s}, fds...)
 }
 
-func (t *Talk) send(r proto.Reply, fd int) bool {
+func (t *Talk) send(r proto.Reply, fds ...int) bool {
 	var rights []byte
-	if fd >= 0 {
-		rights = unix.UnixRights(fd)
+	if fds = slices.DeleteFunc(fds, func(fd int) bool { return fd < 0 }); len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
 	}
 	return unix.Sendmsg(t.FD, r.Append(nil), rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) == nil
 }

@@ -82,11 +82,37 @@ func (c *Call) Connected(tcp *net.TCPConn) (*net.UnixConn, clc.Diagnosis) {
 		return nil, reason
 	}
 	defer mine.talk.Close()
-	if !mine.connected(tcp) && mine.givenUp() {
-		mine.end.Close() // the supervisor has died, and nobody has claimed the other end
-		return nil, clc.DiagStale
+	if mine.connected(tcp) {
+		return mine.end, clc.DiagNone
 	}
-	return mine.end, clc.DiagNone
+	// The supervisor has died; or the socket cannot be sent, as the user has as many descriptors on their
+	// way as it may. The offer would end with the conversation, so it is cancelled.
+	reason := clc.DiagBusy
+	claimed, told := mine.cancel()
+	if !told {
+		claimed, reason = !mine.givenUp(), clc.DiagStale
+	}
+	if claimed { // rule: internal/run/supervisor TestCallNotSent: claimed { -> claimed || !claimed {
+		return mine.end, clc.DiagNone
+	}
+	mine.end.Close()
+	return nil, reason
+}
+
+// cancel takes an offer back that may have been claimed. The supervisor tells, unless it has died.
+func (a *attempt) cancel() (claimed, told bool) {
+	m := a.offer
+	m.Kind = proto.KindCancel
+	if _, err := a.talk.Write(m.Append(nil)); err != nil {
+		return false, false
+	}
+	var b [proto.ReplyLen + 1]byte
+	n, err := a.talk.Read(b[:])
+	if err != nil {
+		return false, false
+	}
+	r, err := proto.ParseReply(b[:n], proto.KindCancel)
+	return r.Status == proto.StatusClaimed, err == nil
 }
 
 // connected hands the client's TCP socket to the supervisor.

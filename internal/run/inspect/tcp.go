@@ -22,6 +22,8 @@ type TCPConnection struct {
 	// Bare is an end of the connection whose program was not started by 'gosmc run'; 0: there is
 	// none, or it is not known.
 	Bare int
+	// PeerUID is the user of the socket at the other end; nil: that is not here.
+	PeerUID *uint32
 	// Ended says that the supervisor of the server has ended, as if it was killed: new connections
 	// are TCP until the server is started again.
 	Ended bool
@@ -31,6 +33,9 @@ type TCPConnection struct {
 type Listening struct {
 	Connection      // its Peer is invalid
 	Announced  bool // clients of 'gosmc run' can find it
+	// Bare is how many connections it has accepted from programs of this machine without the
+	// library, at most; nil: they are not counted, or there was none.
+	Bare *uint64
 }
 
 // Listeners returns the TCP sockets that programs of 'gosmc run' listen with, in the network
@@ -54,13 +59,21 @@ func Listeners() ([]Listening, error) {
 	}
 	owners(all)
 	var list []Listening
+	bare := make(map[string]map[uint16]uint64) // by socket
 	for _, c := range all {
 		socket := programs[c.PID]
 		if socket == "" {
 			continue
 		}
 		target, _ := os.Readlink(proto.LinkPath(filepath.Dir(socket), netns, c.Local.Port()))
-		list = append(list, Listening{c, proto.LinkedSocket(target) == filepath.Base(socket)})
+		l := Listening{Connection: c, Announced: proto.LinkedSocket(target) == filepath.Base(socket)}
+		if _, known := bare[socket]; !known {
+			bare[socket] = bareClients(socket)
+		}
+		if n := bare[socket][c.Local.Port()]; n > 0 {
+			l.Bare = &n
+		}
+		list = append(list, l)
 	}
 	return list, nil
 }
@@ -129,8 +142,11 @@ func TCPConnections() ([]TCPConnection, error) {
 			c.PeerPID, c.PeerCommand = peer.PID, peer.Command
 		}
 		t := TCPConnection{Connection: c, Reason: clc.Lookup(WhyTCP(&c, peer, programs, netns), clc.OSUnspecified)}
-		if peer != nil && programs[peer.PID] == "" {
-			t.Bare = peer.PID
+		if peer != nil {
+			t.PeerUID = &peer.UID
+			if programs[peer.PID] == "" {
+				t.Bare = peer.PID
+			}
 		}
 		if server := serverOf(&c, peer); t.Reason.Code == clc.DiagNone && server != nil {
 			t.Ended = !proto.Answers(programs[server.PID]) // rule: cmd/gosmc TestRunMoves

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/run/library"
 	"github.com/gosmc/smc/internal/run/procs"
@@ -87,7 +88,11 @@ func start(dir string, environ []string, lock *os.File) (string, error) {
 		return "", err
 	}
 	defer null.Close()
-	args, files := []string{"gosmc", supervisor.LaunchVerb, dir, strconv.Itoa(os.Getpid())}, []*os.File{null, null, null, w}
+	log := null
+	if config.LogsToStderr() {
+		log = os.Stderr
+	}
+	args, files := []string{"gosmc", supervisor.LaunchVerb, dir, strconv.Itoa(os.Getpid())}, []*os.File{null, null, log, w}
 	if lock != nil {
 		args, files = append(args, lock.Name()), append(files, lock)
 	}

@@ -66,3 +66,18 @@ func Lookup(environ []string, name string) string {
 	}
 	return ""
 }
+
+// User returns the effective user of a process, by its directory in [Dir]: the owner of that is root
+// for a program that has changed its user. It reports false if the process has ended.
+func User(dir string) (uid uint32, ok bool) {
+	text, _ := ReadFile(dir, "status")
+	for line := range strings.Lines(string(text)) {
+		if ids, found := strings.CutPrefix(line, "Uid:"); found { // real, effective, saved, of files
+			if fields := strings.Fields(ids); len(fields) > 1 {
+				uid, err := strconv.ParseUint(fields[1], 10, 32)
+				return uint32(uid), err == nil
+			}
+		}
+	}
+	return 0, false
+}

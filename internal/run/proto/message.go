@@ -26,10 +26,10 @@ const (
 	// place, and a file with the bytes.
 	KindRelay Kind = 9
 	// KindReach: the sender has connected, and its TCP socket, which comes with it, has pairing tokens. The
-	// reply brings its end of a pair.
+	// reply brings its end of a pair, and perhaps the memory of rings.
 	KindReach Kind = 16
 	// KindMeet: the sender has accepted, and its TCP socket, which comes with it, has pairing tokens. The
-	// reply brings its end of a pair.
+	// reply brings its end of a pair, and perhaps the memory of rings.
 	KindMeet Kind = 17
 )
 
@@ -55,6 +55,7 @@ const (
 	MessageLen     = 64
 	ReplyLen       = 16
 	flagIPv6       = 1
+	flagRings      = 2
 	replyBit       = 0x80 // of the kind
 )
 
@@ -65,6 +66,7 @@ const (
 //	     1     1  version     1
 //	     2     2  length      64
 //	     4     4  flags       1: the program's socket is AF_INET6
+//	                          2: Reach, Meet: the memory of rings may come with the end
 //	     8     8  netns       cookie of its network namespace; Announce and Offer. Taken: process IDs of sender and client.
 //	                          The second Relay: how many tokens are in the end, before its bytes
 //	    16    16  local       address of the sender's end; IPv4 is mapped
@@ -77,6 +79,7 @@ const (
 type Message struct {
 	Kind        Kind
 	IPv6        bool
+	Rings       bool // Reach, Meet
 	NetNS       uint64
 	Local, Peer netip.AddrPort // unmapped
 	Unique      uint64
@@ -100,6 +103,7 @@ func ParseMessage(b []byte) (Message, error) {
 	return Message{
 		Kind:   k,
 		IPv6:   binary.NativeEndian.Uint32(b[4:])&flagIPv6 != 0,
+		Rings:  (k == KindReach || k == KindMeet) && binary.NativeEndian.Uint32(b[4:])&flagRings != 0,
 		NetNS:  binary.NativeEndian.Uint64(b[8:]),
 		Local:  address(16, 48),
 		Peer:   address(32, 50),
@@ -112,6 +116,9 @@ func (m Message) Append(b []byte) []byte {
 	flags := uint32(0)
 	if m.IPv6 {
 		flags = flagIPv6
+	}
+	if m.Rings {
+		flags |= flagRings
 	}
 	b = append(b, byte(m.Kind), messageVersion)
 	b = binary.NativeEndian.AppendUint16(b, MessageLen)

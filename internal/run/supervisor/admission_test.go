@@ -37,9 +37,15 @@ type admissionRig struct {
 
 func newAdmissionRig(t *testing.T) *admissionRig {
 	t.Helper()
+	return newAdmissionRigWith(t, committedLibrary(t))
+}
+
+// newAdmissionRigWith is newAdmissionRig with the path of the library.
+func newAdmissionRigWith(t *testing.T, library string) *admissionRig {
+	t.Helper()
 	r := &admissionRig{t: t, s: newTestSupervisor(t), path: filepath.Join(t.TempDir(), "admission")}
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", r.path, "testdata/admission.c")
-	r.environ = append(os.Environ(), "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+r.s.Path)
+	r.environ = append(os.Environ(), "LD_PRELOAD="+library, proto.EnvSocket+"="+r.s.Path)
 	r.server = exec.CommandContext(t.Context(), r.path, "serve")
 	r.server.Env = r.environ
 	out, err := r.server.StdoutPipe()

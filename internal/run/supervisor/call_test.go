@@ -75,6 +75,41 @@ func TestCallAlone(t *testing.T) {
 	}
 }
 
+// TestCallNotSent has a call that cannot show its TCP socket to the supervisor: both sides have the pair
+// if the server had its end by then, and none otherwise.
+func TestCallNotSent(t *testing.T) {
+	for _, early := range []bool{true, false} {
+		d := newTestDesk(t)
+		l, _ := announced(t, d)
+		call, tcp := dialCall(t, d, l, func() {})
+		accepted, err := l.AcceptTCP()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var theirs *net.UnixConn
+		if early {
+			if theirs, _ = d.Claim(accepted); theirs == nil {
+				t.Fatal("not claimed")
+			}
+		}
+		tcp.Close()
+		ours, reason := call.Connected(tcp)
+		if !early {
+			theirs, _ = d.Claim(accepted)
+		}
+		if (ours != nil) != early || (theirs != nil) != early || (reason == clc.DiagNone) != early {
+			t.Errorf("claimed early %v: ends are %v and %v, reason %v", early, ours, theirs, reason)
+		}
+		accepted.Close()
+		if ours != nil {
+			ours.Close()
+		}
+		if theirs != nil {
+			theirs.Close()
+		}
+	}
+}
+
 // TestCallHangsUp has a call hang up after its offer was taken: nobody can claim it, and a server
 // that has claimed it finds it closed.
 func TestCallHangsUp(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // no more: until then the client would not see that it is closed.
 func (s *supervisor) claim(t *broker.Talk, m proto.Message, tcp int) *broker.Offer {
 	o := s.ByKey[broker.KeyOf(m.Peer, m.Local)]
-	if o == nil || !s.HasEnds(tcp, m.Local, m.Peer) || !o.Right() || !o.Bind(m.IPv6) || !t.Reply(proto.KindClaim, proto.StatusOK, o.End) {
+	if o == nil || !s.HasEnds(t.EndsOf(tcp), m.Local, m.Peer) || !o.Right() || !o.Bind(m.IPv6) || !t.Reply(proto.KindClaim, proto.StatusOK, o.End) {
 		t.Reply(proto.KindClaim, proto.StatusNo, -1)
 		return nil
 	}
@@ -86,6 +86,9 @@ func (s *supervisor) Answer(t *broker.Talk, m proto.Message, fds []int) (more bo
 // Offered implements [broker.Broker.Owner].
 func (s *supervisor) Offered(m proto.Message, pid int, reason clc.Diagnosis) {
 	s.record.offered(m, pid, reason)
+	if reason != clc.DiagNone {
+		s.record.refusedHere()
+	}
 }
 
 // Waiting implements [broker.Broker.Owner].

@@ -44,19 +44,21 @@ type introduced struct {
 	// These are guarded by the supervisor's lock.
 	patience patience
 	over     bool
+	outside  map[uint32]int        // of those, the ones of programs of other users, by user
 	busy     int                   // connections that are being dealt with, or joined to TCP
 	servers  destinations          // of our clients
 	watched  map[int]chan struct{} // see watch; by descriptor
 }
 
-func newIntroduced(s *supervisor) *introduced {
+func newIntroduced(s *supervisor, users introduce.Users) *introduced {
 	return &introduced{
 		s:        s,
-		bureau:   bureau{users: introduce.Users{Mode: introduce.ModeAny}},
+		bureau:   bureau{users: users},
 		reaching: make(chan struct{}, maxIntroduced),
 		meeting:  make(chan struct{}, maxIntroduced),
 		fate:     fateTime,
 		watched:  make(map[int]chan struct{}),
+		outside:  make(map[uint32]int),
 	}
 }
 
@@ -173,11 +175,14 @@ func (n *introduced) begin(
 	t *broker.Talk, m proto.Message, tcp int, slots chan struct{},
 	do func(talk *broker.Talk, tcp int) (relay func()),
 ) bool {
-	if n.over || !isBetween(tcp, m.Local, m.Peer) {
+	if n.over || !t.EndsOf(tcp).Between(m.Local, m.Peer) { // rule: TestIntroducedLies
 		return false
 	}
 	if t.Outside && 2*len(slots) >= cap(slots) { // rule: TestIntroducedOutside
 		return false // the other half is for our own user's programs
+	}
+	if t.Outside && n.outside[t.UID] >= max(1, cap(slots)/4) { // rule: TestIntroducedOutside
+		return false // and half of the first one for other users than this
 	}
 	select {
 	case slots <- struct{}{}:
@@ -196,39 +201,32 @@ func (n *introduced) begin(
 		return false
 	}
 	n.busy++ // we stay until it is over
+	if t.Outside {
+		n.outside[t.UID]++
+	}
+	talk := &broker.Talk{FD: copies[0], PID: t.PID, Outside: t.Outside, UID: t.UID}
 	n.working.Go(func() {
-		relay := do(&broker.Talk{FD: copies[0], PID: t.PID, Outside: t.Outside}, copies[1])
+		relay := do(talk, copies[1])
 		go func() { // whoever waits for those that work does not wait for relays
 			if relay != nil { // rule: TestJoinedPlaces: relay != nil -> func() bool { go relay(); return false }()
 				relay()
 			}
 			<-slots
-			n.parted()
+			n.parted(talk)
 		}()
 	})
 	return true
 }
 
-// isBetween reports whether a descriptor is a TCP socket that has these addresses.
-func isBetween(tcp int, local, peer netip.AddrPort) bool {
-	if !proto.IsTCP(tcp) {
-		return false
-	}
-	ours, err := unix.Getsockname(tcp)
-	if err != nil {
-		return false
-	}
-	theirs, err := unix.Getpeername(tcp)
-	if err != nil || proto.AddrPort(ours) != local || proto.AddrPort(theirs) != peer { // rule: TestIntroducedLies
-		return false
-	}
-	return true
-}
-
 // parted notes that something is over for which the supervisor has stayed.
-func (n *introduced) parted() {
+func (n *introduced) parted(t *broker.Talk) {
 	n.s.Mu.Lock()
 	n.busy--
+	if t.Outside {
+		if n.outside[t.UID]--; n.outside[t.UID] == 0 {
+			delete(n.outside, t.UID)
+		}
+	}
 	n.s.Mu.Unlock()
 	n.s.Relayed()
 }
@@ -247,11 +245,13 @@ func (n *introduced) meet(t *broker.Talk, m proto.Message, tcp int) {
 			reason = x.run(wait)
 		} else {
 			n.decline(introduce.RoleServer, tcp)
-			x.answer(-1)
+			x.answer(-1, -1)
 		}
 		if reason == clc.DiagNone {
 			n.s.record.claimed(m.Local, m.Peer, talk.PID)
-			broker.LingerNot(tcp)
+			if !talk.Outside { // its program may have us wait; the client's supervisor resets the connection, too
+				broker.LingerNot(tcp)
+			}
 		} else {
 			n.s.record.stayed(m.Local, m.Peer, reason)
 		}
@@ -273,25 +273,25 @@ type meeting struct {
 	m    proto.Message
 }
 
-// answer answers the program, with its end or -1 for TCP. It reports false if the program does not
-// wait for it any more.
-func (x *meeting) answer(end int) bool {
-	return x.talk.Reply(x.m.Kind, broker.OkOr(end >= 0, proto.StatusNo), end)
+// answer answers the program, with its end and the memory of rings, or -1 for TCP. It reports false if
+// the program does not wait for it any more.
+func (x *meeting) answer(end, memory int) bool {
+	return x.talk.Reply(x.m.Kind, broker.OkOr(end >= 0, proto.StatusNo), end, memory)
 }
 
 // run asks the agent for the program's end, and answers the program. Without an end the client is
 // told, also one that asks later.
 func (x *meeting) run(wait time.Duration) clc.Diagnosis {
 	n := x.n
-	client, why := n.bureau.get(x.tcp)
+	client, why := n.bureau.get()
 	if client == nil {
-		x.answer(-1)
+		x.answer(-1, -1)
 		return why
 	}
 	begin := time.Now()
-	q, err := client.AskPair(introduce.RoleServer, uintptr(x.tcp), wait)
+	q, err := client.AskPair(introduce.RoleServer, uintptr(x.tcp), wait, x.m.Rings)
 	if err != nil {
-		x.answer(-1)
+		x.answer(-1, -1)
 		return clc.DiagNoAgent
 	}
 	late := time.NewTimer(wait + answerTime)
@@ -299,9 +299,9 @@ func (x *meeting) run(wait time.Duration) clc.Diagnosis {
 	select {
 	case a := <-q.Answer():
 		if a.Socket >= 0 {
-			return x.take(q, a.Socket)
+			return x.take(q, &a)
 		}
-		x.answer(-1)
+		x.answer(-1, -1)
 		if a.Reason == introduce.RefusedAlone {
 			n.vain(time.Since(begin))
 			client.Decline(introduce.RoleServer, uintptr(x.tcp), introduce.MaxWait)
@@ -309,7 +309,7 @@ func (x *meeting) run(wait time.Duration) clc.Diagnosis {
 		return reasonOf(a.Reason)
 	case <-late.C:
 	}
-	x.answer(-1)
+	x.answer(-1, -1)
 	n.vain(time.Since(begin))
 	n.bureau.slow()
 	fate := time.NewTimer(n.fate)
@@ -318,7 +318,7 @@ func (x *meeting) run(wait time.Duration) clc.Diagnosis {
 	case a := <-q.Answer():
 		if a.Socket >= 0 { // the program is with TCP
 			q.GiveBack(a.Socket)
-			dispose.Close(a.Socket)
+			a.Discard()
 		}
 	case <-fate.C: // rule: TestAgentHangs: fate.C -> (chan time.Time)(nil)
 		q.Withdraw()
@@ -327,20 +327,30 @@ func (x *meeting) run(wait time.Duration) clc.Diagnosis {
 }
 
 // take gives the program its end, which the agent gets back if that is not possible.
-func (x *meeting) take(q *introduce.Question, end int) clc.Diagnosis {
+func (x *meeting) take(q *introduce.Question, a *introduce.Answer) clc.Diagnosis {
+	end := a.Socket
 	o := broker.Offer{Server: x.m.Local, Client: x.m.Peer, End: end, Unique: cookieOf(end)}
 	switch {
 	case !o.Bind(x.m.IPv6):
-		x.answer(-1)
-	case x.answer(end):
+		x.answer(-1, -1)
+	case x.answer(end, a.Memory):
+		closeMemory(a)
 		dispose.Now(end)
 		x.talk.Reply(x.m.Kind, proto.StatusOK, -1) // our copy is closed now
 		q.Took()
 		return clc.DiagNone
 	}
 	q.GiveBack(end)
-	dispose.Close(end)
+	a.Discard()
 	return clc.DiagBusy
+}
+
+// closeMemory closes the memory that has come with an end, which a program has by now.
+func closeMemory(a *introduce.Answer) {
+	if a.Memory >= 0 {
+		unix.Close(a.Memory)
+		a.Memory = -1
+	}
 }
 
 // vain notes that a server has waited for a client that has not asked.
@@ -352,7 +362,7 @@ func (n *introduced) vain(waited time.Duration) {
 
 // decline has the agent tell the other end of a connection that it is TCP.
 func (n *introduced) decline(role introduce.Role, tcp int) {
-	if client, _ := n.bureau.get(tcp); client != nil {
+	if client, _ := n.bureau.get(); client != nil {
 		client.Decline(role, uintptr(tcp), introduce.MaxWait)
 	}
 }

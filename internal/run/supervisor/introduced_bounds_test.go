@@ -68,18 +68,19 @@ func TestIntroducedLies(t *testing.T) {
 }
 
 // TestIntroducedOutside has programs of other users ask for all that they may have: those of our own
-// have places left.
+// have places left, as have
+// programs of a third user.
 func TestIntroducedOutside(t *testing.T) {
 	a, _, server := newTold(t)
 	n := server.introduced
-	n.limit(4)
-	begin := func(outside bool) bool {
+	n.limit(8)
+	begin := func(outside bool, uid uint32) bool {
 		c := a.connect(t)
 		server.Mu.Lock()
 		defer server.Mu.Unlock()
 		wait := make(chan struct{})
 		t.Cleanup(func() { close(wait) })
-		from := &broker.Talk{FD: c.tcp[1], Outside: outside}
+		from := &broker.Talk{FD: c.tcp[1], Outside: outside, UID: uid, Ends: broker.EndsOf(c.tcp[1])}
 		return n.begin(from, c.m[1], c.tcp[1], n.meeting, func(talk *broker.Talk, tcp int) func() {
 			<-wait
 			unix.Close(talk.FD)
@@ -87,11 +88,18 @@ func TestIntroducedOutside(t *testing.T) {
 			return nil
 		})
 	}
-	for i, tt := range []struct{ outside, want bool }{
-		{true, true}, {true, true}, {true, false}, {false, true}, {true, false}, {false, true}, {false, false},
+	for i, tt := range []struct {
+		outside bool
+		uid     uint32
+		want    bool
+	}{
+		{true, 1, true}, {true, 1, true}, {true, 1, false},
+		{true, 2, true}, {true, 2, true}, {true, 3, false},
+		{false, 0, true}, {true, 3, false}, {false, 0, true},
+		{false, 0, true}, {false, 0, true}, {false, 0, false},
 	} {
-		if got := begin(tt.outside); got != tt.want {
-			t.Errorf("question %d, from outside %v: begun %v, want %v", i, tt.outside, got, tt.want)
+		if got := begin(tt.outside, tt.uid); got != tt.want {
+			t.Errorf("question %d, %+v: begun %v", i, tt, got)
 		}
 	}
 }

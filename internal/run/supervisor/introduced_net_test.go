@@ -3,6 +3,7 @@ package supervisor
 import (
 	"bufio"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -13,8 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/agent"
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/pairing"
 	"github.com/gosmc/smc/internal/port"
@@ -234,7 +238,7 @@ func TestPods(t *testing.T) {
 			sees := dialAll(t, client, addr.String(), port, 2, 3_000_000, 2)
 			want := " rings 2" // in both directions
 			if users[0] != users[1] {
-				want = " rings 0"
+				want = " rings 2" // of which the agent has made the memory
 			}
 			if !strings.HasSuffix(sees, want) {
 				t.Errorf("users %v: the client sees %q, want%s", users, sees, want)
@@ -410,5 +414,79 @@ func TestPatience(t *testing.T) {
 	}
 	if now = now.Add(time.Hour); p.left(now) != meetTime || p.credit > vainMost {
 		t.Errorf("after an hour one may wait %v, all %v", p.left(now), p.credit)
+	}
+}
+
+// TestPodsForeignName has another user show a socket of another network namespace, and listen at the name that the agent
+// has there: the supervisor does not take whoever is at that name in its own namespace for the agent, who could hand the
+// challenge on to the true one.
+func TestPodsForeignName(t *testing.T) {
+	n := newPodNet(t)
+	tcp := -1 // of a connection of the namespace with itself
+	n.run[0](func() {
+		listener, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(n.addr[0], 0)))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { listener.Close() })
+		c, err := net.DialTCP("tcp", nil, listener.Addr().(*net.TCPAddr))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { c.Close() })
+		f, err := c.File()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { f.Close() })
+		tcp = int(f.Fd())
+	})
+	if t.Failed() {
+		return
+	}
+	var name string
+	smctest.Eventually(t, time.Minute, "the agent's name in the other namespace", func() (ok bool) {
+		n.run[0](func() {
+			var err error
+			name, err = pairing.ServiceName(uintptr(tcp))
+			ok = err == nil
+		})
+		return ok
+	})
+	impostor, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: "@" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer impostor.Close()
+	f, err := newFollowed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.policy = &config.Policy{}
+	s := emptySupervisor(f)
+	ours, err1 := unix.Getsockname(tcp)
+	theirs, err2 := unix.Getpeername(tcp)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	c := &toldLink{tcp: [2]int{-1, tcp}}
+	c.m[1] = proto.Message{Kind: proto.KindMeet, Local: proto.AddrPort(ours), Peer: proto.AddrPort(theirs)}
+	if end := answered(t, c.ask(t, s, 1, false)); end >= 0 {
+		t.Error("a server that has no client has an end")
+	}
+	s.Mu.Lock()
+	s.introduced.stop()
+	s.Mu.Unlock()
+	queue, err := impostor.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer queue.Close()
+	waits := []unix.PollFd{{Fd: int32(queue.Fd()), Events: unix.POLLIN}}
+	if n, err := unix.Poll(waits, 0); n != 0 || err != nil {
+		t.Errorf("somebody has connected to a name of another network namespace: %d, %v", n, err)
 	}
 }

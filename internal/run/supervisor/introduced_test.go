@@ -487,7 +487,7 @@ func TestIntroducedOutlives(t *testing.T) {
 		t.Fatalf("the supervisor has ended: %v", err)
 	case <-time.After(20 * time.Millisecond): // shorter waits find less, and no wait fails without reason
 	}
-	s.introduced.parted()
+	s.introduced.parted(&broker.Talk{})
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

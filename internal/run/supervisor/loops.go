@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/run/procs"
@@ -58,8 +59,13 @@ func (s *supervisor) watchLoops(quit <-chan struct{}) {
 	}
 }
 
-// logWarning writes to the log of the system, if it has one. A supervisor has no terminal.
+// logWarning writes to the log of the system, if it has one, or to the standard error of the program
+// that the supervisor was started with.
 func logWarning(text string) {
+	if config.LogsToStderr() {
+		fmt.Fprintf(config.Stderr(), "gosmc: %s\n", text)
+		return
+	}
 	w, err := syslog.New(syslog.LOG_WARNING|syslog.LOG_DAEMON, "gosmc")
 	if err != nil {
 		return

@@ -53,7 +53,7 @@ func (s *supervisor) acceptOutside() {
 			s.refuse(fd)
 			continue
 		}
-		go s.hearOutside(&broker.Talk{FD: fd, PID: int(cred.Pid), Outside: true}, cred.Uid)
+		go s.hearOutside(&broker.Talk{FD: fd, PID: int(cred.Pid), Outside: true, UID: cred.Uid}, cred.Uid)
 	}
 }
 
@@ -90,6 +90,9 @@ func (s *supervisor) hearOutside(t *broker.Talk, uid uint32) {
 		m, fds, err = t.Receive(0)
 	}
 	if err == nil {
+		if len(fds) > 0 {
+			t.Ends = broker.EndsOf(fds[0])
+		}
 		s.Mu.Lock()
 		if !s.outsiders.over && (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindMeet || m.Kind == proto.KindAnnounce && s.isFirst(t)) { // rule: TestClaimOutside: (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindMeet || m.Kind == proto.KindAnnounce && s.isFirst(t)) -> true
 			s.Answer(t, m, fds)

@@ -33,10 +33,10 @@ type reach struct {
 	talk  *broker.Talk
 	tcp   int // the client's TCP socket
 	m     proto.Message
-	end   int    // of the client, until it has got that; -1 else
-	given bool   // the client has got it
-	stays bool   // the client is with TCP, or has gone
-	relay func() // joins the client's end to TCP; nil: it is not to be
+	end   introduce.Answer // of the client, with memory of rings, until it has got these
+	given bool             // the client has got it
+	stays bool             // the client is with TCP, or has gone
+	relay func()           // joins the client's end to TCP; nil: it is not to be
 }
 
 // reach answers a program that has made a connection with tokens.
@@ -45,12 +45,10 @@ func (n *introduced) reach(t *broker.Talk, m proto.Message, tcp int) {
 	server := n.servers.of(m.Peer)
 	known, shunned := now.Sub(server.known) < knownAge, now.Before(server.shunned)
 	begun := n.begin(t, m, tcp, n.reaching, func(talk *broker.Talk, tcp int) func() {
-		r := &reach{n: n, talk: talk, tcp: tcp, m: m, end: -1}
+		r := &reach{n: n, talk: talk, tcp: tcp, m: m, end: introduce.Answer{Socket: -1, Memory: -1}}
 		defer func() {
 			unix.Close(talk.FD)
-			if r.end >= 0 {
-				dispose.Now(r.end)
-			}
+			r.drop()
 			if r.tcp >= 0 {
 				dispose.Close(r.tcp)
 			}
@@ -87,9 +85,8 @@ func (r *reach) give(q *introduce.Question) {
 	if r.given || r.stays {
 		return
 	}
-	r.given = r.talk.Reply(r.m.Kind, proto.StatusOK, r.end)
-	dispose.Now(r.end)
-	r.end = -1
+	r.given = r.talk.Reply(r.m.Kind, proto.StatusOK, r.end.Socket, r.end.Memory)
+	r.drop()
 	if !r.given { // rule: TestReachGone
 		r.stays = true // or it has died
 		q.Recall()
@@ -100,23 +97,33 @@ func (r *reach) give(q *introduce.Question) {
 	r.n.s.record.offered(r.m, r.talk.PID, clc.DiagNone)
 }
 
+// drop closes our copy of the client's end, at once: its program waits for that.
+func (r *reach) drop() {
+	closeMemory(&r.end)
+	if r.end.Socket >= 0 {
+		dispose.Now(r.end.Socket)
+		r.end.Socket = -1
+	}
+}
+
 // name gives the client's end the name of its connection.
 func (r *reach) name() bool {
 	n := proto.Name{
-		Role: proto.RoleClient, IPv6: r.m.IPv6, Local: r.m.Local, Peer: r.m.Peer, Unique: cookieOf(r.end),
+		Role: proto.RoleClient, IPv6: r.m.IPv6, Local: r.m.Local, Peer: r.m.Peer,
+		Unique: cookieOf(r.end.Socket),
 	}
-	return unix.Bind(r.end, &unix.SockaddrUnix{Name: n.String()}) == nil
+	return unix.Bind(r.end.Socket, &unix.SockaddrUnix{Name: n.String()}) == nil
 }
 
 // run deals with the connection until both ends of the pair have found their programs, or it is
 // TCP. known: the server has taken ends before.
 func (r *reach) run(known bool) {
-	client, why := r.n.bureau.get(r.tcp)
+	client, why := r.n.bureau.get()
 	if client == nil {
 		r.refuse(why)
 		return
 	}
-	q, err := client.AskPair(introduce.RoleClient, uintptr(r.tcp), reachTime)
+	q, err := client.AskPair(introduce.RoleClient, uintptr(r.tcp), reachTime, r.m.Rings)
 	if err != nil {
 		r.refuse(clc.DiagNoAgent)
 		return
@@ -144,7 +151,7 @@ func (r *reach) run(known bool) {
 		r.n.shun(r.m, a.Reason)
 		return
 	}
-	r.end = a.Socket
+	r.end = a
 	if !r.stays && !r.name() {
 		r.refuse(clc.DiagBusy)
 		q.Recall()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 )
@@ -44,6 +45,14 @@ func newFollowed() (*followed, error) {
 	var err error
 	f.policy, err = f.settings.PolicyFor(config.Filter{}, config.Filter{}, "")
 	return f, err
+}
+
+// users returns the users with whose programs ours share connections if an agent introduces them: all,
+// where nothing is said, and none but our own where the list is not understood.
+func (f *followed) users() introduce.Users {
+	users, _ := config.NewUsers(f.settings.Users) // rule: TestSupervisorUsers: f.settings.Users -> nil
+	anyUser, allowed, excepted := users.Lists()
+	return introduce.NewUsers(users.Said(), anyUser, allowed, excepted)
 }
 
 // warnLater returns a function that tells the log of the system, which may take its time, and does

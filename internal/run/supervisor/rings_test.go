@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,6 +117,31 @@ func TestRingsOff(t *testing.T) {
 	cases := []string{"duplex", "dup"}
 	runRings(t, program, cases, 1, "RINGS=0", "GOSMC_RUN_RINGS=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 	runRings(t, program, cases, 1, "RINGS=0", "GOSMC_RING_AFTER=1000000000", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
+}
+
+// TestRingsReserved has a ring take all of its memory when it is made where the kernel overcommits
+// nothing (vm.overcommit_memory=2), as a page can be refused there later, by SIGBUS. Elsewhere, and
+// where the setting cannot be read, pages are taken when they are written.
+func TestRingsReserved(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a mount namespace in which /proc says that the kernel overcommits nothing")
+	}
+	library := committedLibrary(t)
+	s := newTestSupervisor(t)
+	program := ringProgram(t)
+	for _, tt := range []struct{ mode, reserved string }{{"0\n", "0"}, {"1\n", "0"}, {"2\n", "1"}, {"", "0"}} {
+		file := filepath.Join(t.TempDir(), "overcommit_memory")
+		if err := os.WriteFile(file, []byte(tt.mode), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", `mount --make-rprivate / && mount --bind "$1" /proc/sys/vm/overcommit_memory && exec env LD_PRELOAD="$3" "$2" reserved`,
+			"sh", file, program, library)
+		cmd.Env = append(os.Environ(), "RINGS=1", "RESERVED="+tt.reserved, proto.EnvSocket+"="+s.Path)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("mode %q: %v\n%s", tt.mode, err, out)
+		}
+	}
 }
 
 // TestRingsShaken has directions join and leave tiny rings at random.

@@ -11,13 +11,14 @@ import (
 
 	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/run/procs"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/wire/clc"
 )
 
 // A record has the counts of a supervisor, and its trace. Programs connect to the supervisor of
-// their server: it knows of both ends, and nothing of connections that nobody has offered.
+// their server: it knows of both ends. Of connections that nobody has offered it knows the number.
 type record struct {
 	started time.Time
 	trace   control.Trace[event]
@@ -27,6 +28,9 @@ type record struct {
 	moved   uint64
 	tcp     map[clc.Diagnosis]uint64
 	callers []int // programs that have offered connections, the newest last
+	// refused has the offers of tcp to servers of ours that were refused at once: these connections
+	// come without one. bare is how many have come from programs that have offered none.
+	refused, bare uint64
 }
 
 // An event is one of the trace: an offer, and its outcome.
@@ -72,6 +76,27 @@ func (r *record) offered(m proto.Message, pid int, reason clc.Diagnosis) {
 	}
 }
 
+// refusedHere counts an offer to a server of ours that was refused.
+func (r *record) refusedHere() {
+	r.mu.Lock()
+	r.refused++
+	r.mu.Unlock()
+}
+
+// bareClients returns how many connections have come from programs that have offered none, and that
+// were not to: of all that were not offered, kept is how many their clients have left to TCP. The
+// caller has the lock.
+func (r *record) bareClients(unoffered map[uint16]uint64, kept uint64) uint64 {
+	var n uint64
+	for _, count := range unoffered {
+		n += count
+	}
+	if others := kept + r.refused; n > others { // rule: TestBareClients: kept + r.refused -> uint64(0)
+		r.bare = max(r.bare, n-others) // an offer is refused before its connection comes
+	}
+	return r.bare
+}
+
 // claimed notes that a connection was moved.
 func (r *record) claimed(server, client netip.AddrPort, pid int) {
 	r.mu.Lock()
@@ -110,15 +135,20 @@ func (v view) Status() control.Status {
 		st.Config = v.config()
 	}
 	v.readNotes()
+	short := admission.KeptBy(v.socket)
+	unoffered, _ := inspect.Bare(v.socket)
 	v.mu.Lock()
 	callers := slices.Clone(v.callers)
 	st.Counters.Connections[proto.ModeUnix] = v.moved
 	stayed := maps.Clone(v.tcp)
-	if short := admission.KeptBy(v.socket); short > 0 {
-		if stayed == nil {
-			stayed = make(map[clc.Diagnosis]uint64)
-		}
+	if stayed == nil {
+		stayed = make(map[clc.Diagnosis]uint64)
+	}
+	if short > 0 {
 		stayed[clc.DiagShort] += short
+	}
+	if bare := v.bareClients(unoffered, short); bare > 0 {
+		stayed[clc.DiagPeerNoSMC] += bare
 	}
 	for _, d := range slices.Sorted(maps.Keys(stayed)) {
 		n, r := stayed[d], clc.Lookup(d, clc.OSUnspecified)

@@ -51,7 +51,7 @@ func TestScarce(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "scarce")
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, "testdata/scarce.c")
 	s := newTestSupervisor(t)
-	runRings(t, program, []string{"threads"}, 1, "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.Path)
+	runRings(t, program, []string{"threads", "hoard"}, 1, "LD_PRELOAD="+committedLibrary(t), proto.EnvSocket+"="+s.Path)
 }
 
 // TestFull has a server listen that has as many descriptors as it may, or nearly: it waited for two seconds for one in which to get the board.

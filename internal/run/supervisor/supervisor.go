@@ -12,6 +12,7 @@ import (
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/internal/run/broker"
+	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/run/procs"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/internal/rundir"
@@ -87,7 +88,7 @@ func emptySupervisor(f *followed) *supervisor {
 		door:     -1, letters: letters{notes: -1, poll: -1},
 		outsiders: outsiders{users: make(map[uint32]int)}, record: record{started: time.Now()},
 	}
-	s.introduced = newIntroduced(s)
+	s.introduced = newIntroduced(s, f.users())
 	s.Broker = broker.New(func() *config.Policy { return f.policy }, s)
 	f.broker = s.Broker
 	return s
@@ -215,6 +216,7 @@ func (s *supervisor) close() {
 	s.closeLetters()
 	if path != "" {
 		os.Remove(path + proto.MarkSuffix)
+		inspect.ForgetBare(path) // rule: TestBareClients
 		rundir.RemoveTables(filepath.Dir(path), tables...)
 	}
 	if s.programs != nil {

@@ -168,7 +168,7 @@ func TestTidy(t *testing.T) {
 		t.Errorf("tidy tells %q, want that the supervisor of sleep has ended", told)
 	}
 	left, _ := filepath.Glob(filepath.Join(dir, "*"))
-	if got := strings.Join(left, " "); strings.Contains(got, "dead") || strings.Contains(got, ".80") || !strings.Contains(got, ".81") || len(left) != 5+proto.Letterboxes { // its socket, its mark, the link, and the tables
+	if got := strings.Join(left, " "); strings.Contains(got, "dead") || strings.Contains(got, ".80") || !strings.Contains(got, ".81") || len(left) != 6+proto.Letterboxes { // its socket, its mark, the link, and the tables
 		t.Errorf("tidy has left %v", left)
 	}
 	left, _ = filepath.Glob(filepath.Join(filepath.Dir(control), "*"))

@@ -5,16 +5,22 @@
  *	reach serve ADDRESS [HOW [PORT]]	listens; with late, it accepts when a line comes, and tells of each connection; serve has the other ways
  *	reach dial ADDRESS PORT N SIZE [fast]	makes N connections, with SIZE bytes to and fro; with fast, data may be on the SYN
  *	reach leave ADDRESS PORT N	makes N connections, sends a word on each, and ends
+ *	reach pour ADDRESS PORT N SIZE	makes N connections, with SIZE bytes in small pieces, which come back meanwhile
+ *	reach spoil ADDRESS PORT N SEED	makes N connections, and writes what it likes into the memory of their rings
+ *	reach lie ADDRESS PORT N	makes N connections with a ring each, of which nobody can know whether it is used yet, and has the server start a program
  *	reach connects ADDRESS PORT, reach accepts ADDRESS	one connection, whose supervisor takes its time; says what it reads
  */
 #include "program.h"
 
 #include <netdb.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 
 #define HEAD 160
+#define START "start a program"
 
-static bool tells; /* of each connection, at its end */
+static bool tells;  /* of each connection, at its end */
+static bool starts; /* a program, when it is told */
 
 static union {
 	struct sockaddr sa;
@@ -109,6 +115,12 @@ static void *echo(void *arg)
 		if (first && write(fd, head, sizeof(head)) != sizeof(head))
 			break;
 		first = false;
+		if (starts && n == sizeof(START) && memcmp(b, START, sizeof(START)) == 0) {
+			char *args[] = {"true", NULL};
+			pid_t child;
+
+			CHECK(posix_spawn(&child, "/bin/true", NULL, NULL, args, NULL) == 0 && waitpid(child, NULL, 0) == child);
+		}
 		for (ssize_t at = 0, w; at < n && (w = write(fd, b + at, (size_t)(n - at))) > 0;)
 			at += w;
 	}
@@ -138,13 +150,14 @@ static void *accept_all(void *arg)
 
 /*
  * serve listens, as HOW says: deferred and fast are options of TCP, shared is two sockets at a port, forked accepts in a child, and
- * inherited in a program that has the listener from the one before it.
+ * inherited in a program that has the listener from the one before it. starts starts a program when it is told.
  */
 static void serve(const char *host, const char *how, int port)
 {
 	int l = listener(host, port, how, false);
 	char line[64];
 
+	starts = strcmp(how, "starts") == 0;
 	tells = strcmp(how, "late") == 0;
 	if (tells)
 		CHECK(fgets(line, sizeof(line), stdin));
@@ -240,11 +253,192 @@ static void dial(const char *host, int port, int count, size_t size, bool fast)
 			CHECK(memcmp(sent, got, n) == 0);
 			at += n;
 		}
-		rings = mapped_rings() > rings ? mapped_rings() : rings;
+		rings = used_rings() > rings ? used_rings() : rings;
 		CHECK(shutdown(fd, SHUT_WR) == 0 && read(fd, got, 1) == 0);
 		close(fd);
 	}
 	printf("dialled %d here %d there %d sees %s rings %d\n", count, moved_here, moved_there, head, rings);
+}
+
+/* A pouring is a connection on which bytes are sent and come back at the same time. */
+struct pouring {
+	int fd;
+	size_t size;
+	unsigned long seed;
+	bool moved;
+};
+
+static void *poured(void *arg)
+{
+	struct pouring *p = arg;
+	unsigned long seed = p->seed;
+	char head[HEAD], b[4096];
+
+	whole(p->fd, head, sizeof(head), false);
+	p->moved = strncmp(head, "moved", 5) == 0;
+	for (size_t at = 0; at < p->size;) {
+		ssize_t n = read(p->fd, b, sizeof(b));
+
+		CHECK(n > 0);
+		for (ssize_t i = 0; i < n; i++)
+			CHECK(b[i] == (char)random_of(&seed, 256));
+		at += (size_t)n;
+	}
+	return NULL;
+}
+
+static void pour(const char *host, int port, int count, size_t size)
+{
+	int moved = 0, rings = 0;
+
+	for (int i = 0; i < count; i++) {
+		struct pouring p = {.fd = -1, .size = size, .seed = (unsigned long)getpid() + (unsigned long)i};
+		unsigned long seed = p.seed, sizes = p.seed;
+		pthread_t reader;
+		char b[300];
+
+		address(host, port);
+		p.fd = socket(to.sa.sa_family, SOCK_STREAM, 0);
+		CHECK(connect(p.fd, &to.sa, length) == 0);
+		CHECK(pthread_create(&reader, NULL, poured, &p) == 0);
+		for (size_t at = 0; at < size;) {
+			size_t n = 1 + random_of(&sizes, sizeof(b));
+
+			if (n > size - at)
+				n = size - at;
+			for (size_t j = 0; j < n; j++)
+				b[j] = (char)random_of(&seed, 256);
+			whole(p.fd, b, n, true);
+			at += n;
+		}
+		CHECK(pthread_join(reader, NULL) == 0);
+		moved += p.moved;
+		rings = used_rings() > rings ? used_rings() : rings;
+		CHECK(shutdown(p.fd, SHUT_WR) == 0 && read(p.fd, b, 1) == 0);
+		close(p.fd);
+	}
+	printf("poured %d rings %d\n", moved, rings);
+}
+
+/* headers finds the first page of each ring. */
+static size_t headers(volatile uint64_t *list[2])
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[512];
+	size_t n = 0;
+
+	while (n < 2 && fgets(line, sizeof(line), f))
+		if (strstr(line, "gosmc-ring"))
+			list[n++] = (volatile uint64_t *)strtoul(line, NULL, 16);
+	fclose(f);
+	return n;
+}
+
+/* spoiled makes one connection, and has the server's library read and write all the same. */
+static void spoiled(unsigned long seed)
+{
+	static const size_t words[] = {0, 8, 64, 72, 80, 128, 192, 256, 320, 384};
+	static const uint64_t values[] = {0, 1, 2, 3, 4, 5, 0xfffff, 1 << 18, (1 << 18) + 1, 1ull << 31, 1ull << 39, (1ull << 40) - 1, 1ull << 40, 5ull << 41, 0xffffull << 41,
+					  1ull << 57, 1ull << 58, 1ull << 59, 15ull << 60, ~0ull, 0x32306d7267736f67ull};
+	volatile uint64_t *at[2];
+	char b[512] = {0};
+	int fd = socket(to.sa.sa_family, SOCK_STREAM, 0);
+
+	alarm(2);
+	if (connect(fd, &to.sa, length) != 0 || !domain_is_unix(fd) || headers(at) != 2)
+		_exit(1);
+	for (int i = 0; i < (int)random_of(&seed, 100); i++)
+		if (write(fd, b, 1 + random_of(&seed, 200)) <= 0 || read(fd, b, sizeof(b)) <= 0)
+			break;
+	for (int i = 0; i < 2000; i++) {
+		volatile uint64_t *word = at[random_of(&seed, 2)] + words[random_of(&seed, 10)] / 8;
+		uint64_t v = values[random_of(&seed, sizeof(values) / sizeof(values[0]))];
+
+		switch (random_of(&seed, 4)) {
+		case 0:
+			*word = v;
+			break;
+		case 1:
+			*word += v;
+			break;
+		case 2:
+			*word ^= v;
+			break;
+		case 3:
+			syscall(SYS_sendto, fd, b, random_of(&seed, 100), MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
+			break;
+		}
+		if (random_of(&seed, 8) == 0)
+			syscall(SYS_recvfrom, fd, b, random_of(&seed, 100), MSG_DONTWAIT, NULL, NULL);
+	}
+	_exit(0);
+}
+
+static void spoil(const char *host, int port, int count, unsigned long seed)
+{
+	int had = 0, status;
+
+	address(host, port);
+	for (int i = 0; i < count; i++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (child == 0)
+			spoiled(seed + (unsigned long)i);
+		CHECK(waitpid(child, &status, 0) == child);
+		had += !WIFEXITED(status) || WEXITSTATUS(status) == 0;
+	}
+	printf("spoiled %d\n", had);
+}
+
+#define LIES 64
+#define RING_MAGIC 0x32306d7267736f67ull
+
+/* attached is the word of a ring that this process writes, has offered just now, and does not use yet. NULL: there is none. */
+static volatile uint32_t *attached(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	volatile uint32_t *found = NULL;
+	char line[512];
+
+	while (!found && fgets(line, sizeof(line), f)) {
+		volatile uint64_t *h = (volatile uint64_t *)strtoul(line, NULL, 16);
+
+		/* The client's ring comes first in the file. */
+		if (strstr(line, "gosmc-ring") && strstr(line, " 00000000 ") && h[0] == RING_MAGIC && ((volatile uint32_t *)h)[64] <= 1)
+			found = (volatile uint32_t *)h + 64;
+	}
+	fclose(f);
+	return found;
+}
+
+static void lie(const char *host, int port, int count)
+{
+	char b[HEAD + sizeof(START)];
+	int lied = 0;
+
+	CHECK(count <= LIES);
+	address(host, port);
+	for (int i = 0; i <= count; i++) {
+		volatile uint32_t *word = NULL;
+		int fd = socket(to.sa.sa_family, SOCK_STREAM, 0);
+
+		CHECK(connect(fd, &to.sa, length) == 0);
+		whole(fd, i < count ? "?" : START, i < count ? 1 : sizeof(START), true);
+		whole(fd, b, HEAD + (i < count ? 1 : sizeof(START)), false);
+		for (int turn = 0; i < count && domain_is_unix(fd) && !word && turn < 200; turn++) {
+			whole(fd, "?", 1, true);
+			whole(fd, b, 1, false);
+			word = attached();
+		}
+		for (int look = 0; word && *word == 0 && look < 1000; look++)
+			usleep(1000); /* the server's next receive takes it */
+		if (word && *word == 1) {
+			*word = 7; /* no value that a writer or a reader gives it */
+			lied++;
+		}
+	}
+	printf("lied %d\n", lied);
 }
 
 static void leave(const char *host, int port, int count)
@@ -270,6 +464,12 @@ int main(int argc, char **argv)
 		accept_all((void *)(long)atoi(argv[2]));
 	else if (strcmp(argv[1], "dial") == 0)
 		dial(argv[2], atoi(argv[3]), atoi(argv[4]), strtoul(argv[5], NULL, 10), argc > 6);
+	else if (strcmp(argv[1], "pour") == 0)
+		pour(argv[2], atoi(argv[3]), atoi(argv[4]), strtoul(argv[5], NULL, 10));
+	else if (strcmp(argv[1], "spoil") == 0)
+		spoil(argv[2], atoi(argv[3]), atoi(argv[4]), strtoul(argv[5], NULL, 10));
+	else if (strcmp(argv[1], "lie") == 0)
+		lie(argv[2], atoi(argv[3]), atoi(argv[4]));
 	else if (strcmp(argv[1], "connects") == 0)
 		connects(argv[2], atoi(argv[3]));
 	else if (strcmp(argv[1], "accepts") == 0)

@@ -1,6 +1,7 @@
 /*
  * A server that has as many descriptors as it may: its threads accept, answer and close, while others take whatever number is free. Each
- * connection of its clients is answered.
+ * connection of its clients is answered. scarce threads: they take one and give it back at once. scarce hoard: one takes all that there
+ * are, and keeps them for a while.
  */
 #include "program.h"
 
@@ -10,6 +11,8 @@
 #define THIEVES 3
 #define CLIENTS 8
 #define TIMES 500
+#define HOARD 20000 /* microseconds */
+#define FREE 300
 
 static struct sockaddr_in at;
 static int listener;
@@ -44,6 +47,21 @@ static void *steal(void *none)
 	return none;
 }
 
+static void *hoard(void *none)
+{
+	for (;;) {
+		int fds[SERVERS + 11], n = 0;
+
+		while ((fds[n] = (int)syscall(SYS_dup, 0)) >= 0)
+			n++;
+		usleep(HOARD);
+		while (n > 0)
+			syscall(SYS_close, fds[--n]);
+		usleep(FREE);
+	}
+	return none;
+}
+
 static void *connects(void *none)
 {
 	for (int i = 0; i < TIMES; i++) {
@@ -63,10 +81,11 @@ static void start(pthread_t *t, void *(*what)(void *))
 	CHECK(pthread_create(t, NULL, what, NULL) == 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	struct rlimit few = {SERVERS + 11, SERVERS + 11};
 	pthread_t t, clients[CLIENTS];
+	bool hoards = argc > 1 && strcmp(argv[1], "hoard") == 0;
 	int status;
 	pid_t child;
 
@@ -85,8 +104,8 @@ int main(void)
 	CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
 	for (int i = 0; i < SERVERS; i++)
 		start(&t, serve);
-	for (int i = 0; i < THIEVES; i++)
-		start(&t, steal);
+	for (int i = 0; i < (hoards ? 1 : THIEVES); i++)
+		start(&t, hoards ? hoard : steal);
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 	return 0;
 }

@@ -198,6 +198,46 @@ static void both_ways(int fd, struct queue *q, size_t by_hand, bool seen)
 	}
 }
 
+/* given connects a socket that the queue has been given before, by a call that the library sees. */
+static void given(struct queue *q, const char *how)
+{
+	struct io_uring_files_update update = {0};
+	struct sockaddr_in a;
+	int l = server(&a), fd, none = -1, status;
+	pid_t child = fork();
+	ssize_t n;
+
+	CHECK(child >= 0);
+	if (child == 0) {
+		int s = accept(l, NULL, NULL);
+
+		CHECK(s >= 0);
+		while ((n = read(s, in, PIECE)) > 0)
+			for (ssize_t at = 0, w; at < n; at += w)
+				CHECK((w = write(s, in + at, (size_t)(n - at))) > 0);
+		_exit(0);
+	}
+	close(l);
+	make(q, true);
+	fd = socket(AF_INET, SOCK_STREAM, 0); /* nobody else has it */
+	q->registered = true;
+	if (strcmp(how, "given-later") == 0) {
+		update.fds = (uintptr_t)&fd;
+		CHECK(syscall(SYS_io_uring_register, q->fd, IORING_REGISTER_FILES, &none, 1) == 0 && syscall(SYS_io_uring_register, q->fd, IORING_REGISTER_FILES_UPDATE, &update, 1) == 1);
+	} else {
+		CHECK(syscall(SYS_io_uring_register, q->fd, IORING_REGISTER_FILES, &fd, 1) == 0);
+	}
+	CHECK(connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0);
+	fill(out, 0, PIECE);
+	for (size_t at = 0; at < PIECE; at += (size_t)n)
+		CHECK((n = move(q, IORING_OP_SEND, fd, out + at, PIECE - at)) > 0);
+	for (size_t at = 0; at < PIECE; at += (size_t)n) {
+		n = move(q, IORING_OP_RECV, fd, in, PIECE - at);
+		look(in, at, n);
+	}
+	CHECK(shutdown(fd, SHUT_RDWR) == 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "";
@@ -205,6 +245,10 @@ int main(int argc, char **argv)
 	pid_t child;
 	int fd, status;
 
+	if (strncmp(name, "given", 5) == 0) {
+		given(&q, name);
+		return 0;
+	}
 	if (strcmp(name, "before") == 0 || strcmp(name, "registered") == 0 || strcmp(name, "forked") == 0)
 		make(&q, false);
 	if (strcmp(name, "forked") == 0 && (child = fork()) != 0) {

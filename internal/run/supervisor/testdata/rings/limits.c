@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 /* The reader has no descriptor left when the writer switches. */
 void test_starved(void)
@@ -55,6 +56,32 @@ static char *ring_memory(void)
 			at = strtoul(line, NULL, 16);
 	fclose(f);
 	return (char *)at;
+}
+
+/* A ring has all of its memory from the beginning where RESERVED=1, and with RESERVED=0 it has not. The bytes go through it. */
+void test_reserved(void)
+{
+	const char *told = getenv("RESERVED");
+	char line[512], path[600] = "";
+	struct stat st;
+	FILE *f;
+	int a, b;
+
+	joined(&a, &b);
+	f = fopen("/proc/self/maps", "r");
+	while (fgets(line, sizeof(line), f))
+		if (strstr(line, "gosmc-ring"))
+			snprintf(path, sizeof(path), "/proc/self/map_files/%.*s", (int)strcspn(line, " "), line);
+	fclose(f);
+	CHECK(stat(path, &st) == 0 && told);
+	printf("%ld of %ld bytes\n", (long)st.st_blocks * 512, (long)st.st_size);
+	CHECK((st.st_blocks * 512 >= st.st_size) == (*told == '1'));
+	for (int i = 0; i < 100; i++) {
+		fill(&ab, LARGE);
+		CHECK(write(a, buf, LARGE) == LARGE);
+		ab.at += LARGE;
+		take(b, &ab_in, LARGE, LARGE);
+	}
 }
 
 static void quick(ssize_t r)

@@ -55,6 +55,7 @@ static const struct {
 	{"peek", test_peek},
 	{"starved", test_starved},
 	{"small-files", test_small_files},
+	{"reserved", test_reserved},
 	{"fortified", test_fortified},
 	{"spawned", test_spawned},
 	{"parts", test_parts},

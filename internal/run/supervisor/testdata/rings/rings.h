@@ -117,6 +117,7 @@ void test_nowait(void);
 /* limits.c */
 void test_starved(void);
 void test_small_files(void);
+void test_reserved(void);
 void test_scribble(void);
 void test_flood(void);
 void test_cork(void);

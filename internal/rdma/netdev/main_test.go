@@ -1,0 +1,9 @@
+package netdev
+
+import (
+	"testing"
+
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+func TestMain(m *testing.M) { smctest.Main(m) }
