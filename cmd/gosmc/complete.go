@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/policy"
 	"github.com/gosmc/smc/internal/survey"
 )
 
@@ -33,16 +34,16 @@ func hostName(_ int, command string) cobra.Completion { return command }
 // completeNames completes the arguments of commands that change the configuration file: the entries
 // that can be deleted, and the known ones among the entries that can be added.
 func completeNames(cmd *cobra.Command, args []string, toComplete string) (list []cobra.Completion, _ cobra.ShellCompDirective) {
-	word, policy := cmd.Parent().Name(), cmd.Parent().Name() == "policy"
+	word, ofPolicy := cmd.Parent().Name(), cmd.Parent().Name() == "policy"
 	all := cmd.Parent().Name() == "config"
 	adds := cmd.Name() == "add" || cmd.Name() == "set"
-	if (policy || all) && len(args) > 0 {
+	if (ofPolicy || all) && len(args) > 0 {
 		word, args = args[0], args[1:]
 	}
 	f, _ := config.Read(config.Path()) // an entry that is not understood cannot be completed
 	switch {
-	case policy && word == "policy":
-		list = slices.Clone(policyOrder)
+	case ofPolicy && word == "policy":
+		list = slices.Clone(policy.Words)
 	case all && word == "config":
 		list = slices.Clone(config.Words)
 	case cmd.Name() == "del" && len(args) == 0:
@@ -61,7 +62,7 @@ func completeNames(cmd *cobra.Command, args []string, toComplete string) (list [
 	case len(args) > 0:
 	case word == config.SMC || word == config.SEID || word == config.SMCRv1:
 		list = []cobra.Completion{"on", "off"}
-	case slices.Contains(policyOrder, word) && !single(word) && word != config.Program:
+	case slices.Contains(policy.Words, word) && !policy.Single(word) && word != config.Program:
 		list = []cobra.Completion{"any", "none"}
 	}
 	list = slices.DeleteFunc(list, func(c string) bool { return !strings.HasPrefix(c, toComplete) })

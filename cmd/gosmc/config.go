@@ -11,6 +11,7 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/exit"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 // A configReport is the output of config show --json.
@@ -57,7 +58,7 @@ a line that is not understood changes no program that runs; the log says so.`,
   sudo gosmc config unset memory`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("%s has no command %q", verbOf(cmd), args[0])
+				return usage.UnknownCommand(cmd, args[0])
 			}
 			return nil
 		},

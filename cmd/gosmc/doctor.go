@@ -2,7 +2,9 @@ package main
 
 import (
 	"errors"
-	"strconv"
+	"fmt"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,10 +20,10 @@ type doctorReport struct {
 }
 
 func newDoctorCommand() *cobra.Command {
-	var asJSON, fixes bool
+	var asJSON, fixes, serve bool
 	var dir string
 	cmd := &cobra.Command{
-		Use:   "doctor [flags] [HOST:PORT | PID]",
+		Use:   "doctor [flags] [HOST:PORT | PID | SERVICE]",
 		Short: "Check what keeps connections on TCP, and name the remedies",
 		Long: `Check this machine, one server or one program: each finding that keeps connections on TCP has
 its remedy below it. The order is that of the conditions: what is checked first decides first.
@@ -30,25 +32,39 @@ Without an argument these are checked: shared memory, the configuration, run dir
 off, limits, the programs of 'gosmc run' with their supervisors and libraries, programs that 'gosmc run' has
 left to TCP, hosts that do not answer, and all connections that are TCP, by server and reason. With
 HOST:PORT, a connection of a program of 'gosmc run' to that server. With PID, that program, its connections
-and those of its children.
+and those of its children; with SERVICE, the main process of that service of systemd.
+
+If HOST is another machine, and a UEID is configured, the command connects to the server as a program with package smc
+does: it checks TCP, TCP option 254, the CLC handshake and the first link of SMC-R, and sends nothing to the program there.
+If 'gosmc doctor --serve' runs there, on a port of its own, the command also learns which way packets get lost, and has
+bytes sent back, to see whether packets of full size pass.
 
 The exit status is 1 if a finding is a warning or a failure. Root looks at the programs of all users;
 another user at its own.`,
 		Example: `  sudo gosmc doctor
   gosmc doctor 127.0.0.1:6379
   gosmc doctor 4711
+  sudo gosmc doctor nginx               # a service
+  gosmc doctor --serve :7000            # on one machine
+  gosmc doctor 192.0.2.7:7000           # on the other one
   gosmc doctor --json | jq -r '.findings[] | select(.level != "ok") | .text'`,
 		Args: func(cmd *cobra.Command, args []string) error {
+			if serve && len(args) == 0 {
+				return usagef("doctor --serve needs an address to listen on, HOST:PORT or :PORT")
+			}
 			if len(args) > 1 {
-				return usagef("doctor takes one HOST:PORT or PID, but got %q, too", args[1])
+				return usagef("doctor takes one HOST:PORT, PID or SERVICE, but got %q, too", args[1])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if serve {
+				return serveDoctor(cmd, args[0], asJSON || fixes || dir != "")
+			}
 			o := doctor.Options{Dir: dir, Obstacle: ownObstacle()}
 			if len(args) > 0 {
 				o.Subject = args[0]
-				if _, err := strconv.Atoi(o.Subject); err != nil {
+				if strings.Contains(o.Subject, ":") {
 					if err := checkAddr(o.Subject); err != nil {
 						return err
 					}
@@ -73,8 +89,23 @@ another user at its own.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	addSchema(cmd, reflect.TypeFor[doctorReport]())
 	cmd.Flags().StringVar(&dir, "dir", "", "look at the programs of the run directory `DIR` only")
 	completeDirs(cmd, "dir")
+	cmd.Flags().BoolVar(&serve, "serve", false, "answer the checks of other machines on HOST:PORT, until interrupted")
 	cmd.Flags().BoolVar(&fixes, "fix", false, "print the remedies only, a line for each")
 	return cmd
+}
+
+// serveDoctor answers the checks of other machines.
+func serveDoctor(cmd *cobra.Command, address string, others bool) error {
+	if others {
+		return usagef("--serve excludes the other flags of doctor")
+	}
+	if err := checkAddr(address); err != nil {
+		return err
+	}
+	return doctor.Serve(cmd.Context(), address, func(addr string) {
+		fmt.Fprintf(cmd.OutOrStdout(), "listening on %s\n", addr)
+	})
 }

@@ -96,6 +96,12 @@ func TestDoctorSettings(t *testing.T) {
 	}
 }
 
+// An exception of users for a name that nobody has is named.
+func TestDoctorUnknownUser(t *testing.T) {
+	environ := append(runEnviron(t), "GOSMC_USERS=any,!rooot")
+	wantOnly(t, doctorOf(t, environ), "policy", `no user has the name "rooot"`, "$GOSMC_USERS", "gosmc config check")
+}
+
 // A run directory that was switched off is named, whatever is configured.
 func TestDoctorOff(t *testing.T) {
 	environ := runEnviron(t)
@@ -175,7 +181,9 @@ func TestDoctorServer(t *testing.T) {
 		code int
 		text string
 	}{
-		{[]string{"nowhere"}, exitUsage, "want HOST:PORT"}, {[]string{"1", "2"}, exitUsage, `takes one HOST:PORT or PID`}, {[]string{"999999999"}, exitFailure, "there is no process"}, {[]string{"-1"}, exitUsage, "no flag -1"},
+		{[]string{"nowhere"}, exitFailure, "no process of the service nowhere.service runs here"},
+		{[]string{"no:where:1"}, exitUsage, "want HOST:PORT"},
+		{[]string{"1", "2"}, exitUsage, `takes one HOST:PORT, PID or SERVICE`}, {[]string{"999999999"}, exitFailure, "there is no process"}, {[]string{"-1"}, exitUsage, "no flag -1"},
 	} {
 		if got := gosmc(t, "", append([]string{"doctor"}, tt.args...)...); got.code != tt.code || !strings.Contains(got.stderr, tt.text) {
 			t.Errorf("gosmc doctor %q = %d, %q; want %d, %q", tt.args, got.code, got.stderr, tt.code, tt.text)

@@ -46,6 +46,19 @@ func oneFile(t *testing.T) string {
 	return name
 }
 
+// TestDemoPcap compares the capture that a reader of docs/dump.md makes with the one that it shows.
+func TestDemoPcap(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "smc.pcap")
+	makeTarget(t, "demo-pcap", "PCAP="+file)
+	for _, args := range []string{"--count 120", "--flow --conn 5", "--problems", "-x --type confirm-link -c 1", "--json --conn 5 --type option,clc,tcp"} {
+		want := dumpTwoLinks(t, strings.Fields(args)...)
+		want.stdout = strings.ReplaceAll(want.stdout, `,"source":1,`, ",") // of the two files, the second
+		if got := gosmc(t, "", append(strings.Fields("dump "+args), file)...); got.code != want.code || got.stdout != want.stdout {
+			t.Errorf("gosmc dump %s smc.pcap = %d and\n%s\nwant as of the two halves, %d and\n%s", args, got.code, got.stdout, want.code, want.stdout)
+		}
+	}
+}
+
 func TestDumpGolden(t *testing.T) {
 	for _, tt := range []struct{ name, args string }{
 		{"lines", "--count 120"},

@@ -41,11 +41,47 @@ func newDevicesReport(a *survey.Answers, kernel []inventory.KernelDevice) device
 type showFlags struct {
 	gatherFlags
 	details bool
+	watch   int
 }
 
 func (f *showFlags) register(cmd *cobra.Command) {
 	f.gatherFlags.register(cmd)
 	cmd.Flags().BoolVarP(&f.details, "details", "d", false, "show more of each")
+	addWatch(cmd, &f.watch)
+}
+
+// addWatch adds the flag of a verb that repeats what it shows.
+func addWatch(cmd *cobra.Command, seconds *int) {
+	cmd.Flags().IntVar(seconds, "watch", 0, "repeat after this many `seconds`; JSON is then one object on a line")
+	cmd.RegisterFlagCompletionFunc("watch", cobra.NoFileCompletions)
+}
+
+// jsonWriter returns the function that writes a report: one of several takes one line.
+func jsonWriter(watched bool) func(io.Writer, any) error {
+	if watched {
+		return writeJSONLine
+	}
+	return writeJSON
+}
+
+// A passing error ends no watching: its cause may pass.
+type passing struct{ error }
+
+func (passing) Transient() {}
+
+func (p passing) Unwrap() error { return p.error }
+
+// whenWatched is err, which ends no watching.
+func whenWatched(watched bool, err error) error {
+	if watched && err != nil {
+		return passing{err} // rule: TestWatchVerbs: passing{err} -> err
+	}
+	return err
+}
+
+// repeated shows something once, or again and again.
+func (f *showFlags) repeated(cmd *cobra.Command, show func(watched bool) error) error {
+	return repeat(cmd, f.watch, f.json, show)
 }
 
 // showArgs are the arguments of such a verb: the optional word show, and as many more as the verb
@@ -88,15 +124,18 @@ were others, and the connections that outlived them.
 The exit status is 1 if there is no group LG-ID, or if the run directory that --dir or GOSMC_DIR names does not exist.`,
 		Example: `  gosmc linkgroup
   gosmc linkgroup show 00000001 -d
+  gosmc linkgroup --watch 2
   gosmc linkgroup --json | jq '.link_groups[] | select(.mode == "SMC-R") | .rmb_bytes'`,
 		Args:              showArgs(1),
 		ValidArgsFunction: completeShow,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runGroups(cmd, &flags, args, func(w io.Writer, r *groupsReport) error {
-				if flags.details {
-					return r.WriteDetails(w)
-				}
-				return r.Write(w)
+			return flags.repeated(cmd, func(watched bool) error {
+				return runGroups(cmd, &flags, args, watched, func(w io.Writer, r *groupsReport) error {
+					if flags.details {
+						return r.WriteDetails(w)
+					}
+					return r.Write(w)
+				})
 			})
 		},
 	}
@@ -123,7 +162,9 @@ The exit status is 1 if there is no group LG-ID, or if the run directory that --
 		Args:              showArgs(1),
 		ValidArgsFunction: completeShow,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runGroups(cmd, &flags, args, func(w io.Writer, r *groupsReport) error { return r.WriteLinks(w, flags.details) })
+			return flags.repeated(cmd, func(watched bool) error {
+				return runGroups(cmd, &flags, args, watched, func(w io.Writer, r *groupsReport) error { return r.WriteLinks(w, flags.details) })
+			})
 		},
 	}
 	flags.register(cmd)
@@ -131,8 +172,8 @@ The exit status is 1 if there is no group LG-ID, or if the run directory that --
 	return cmd
 }
 
-// runGroups shows link groups, by a function for people.
-func runGroups(cmd *cobra.Command, flags *showFlags, args []string, write func(io.Writer, *groupsReport) error) error {
+// runGroups shows link groups once, by a function for people. watched says that it is one of several times.
+func runGroups(cmd *cobra.Command, flags *showFlags, args []string, watched bool, write func(io.Writer, *groupsReport) error) error {
 	var only *uint32
 	if args = withoutShow(args); len(args) == 1 {
 		id, err := parseLGID(args[0])
@@ -145,10 +186,10 @@ func runGroups(cmd *cobra.Command, flags *showFlags, args []string, write func(i
 	r := newGroupsReport(&g, only)
 	err := incomplete(&g)
 	if only != nil && len(r.Groups) == 0 && err == nil {
-		err = fmt.Errorf("no host has a link group %08x", *only)
+		err = whenWatched(watched, fmt.Errorf("no host has a link group %08x: 'gosmc linkgroup' has those that there are", *only))
 	}
 	if flags.json {
-		return errors.Join(writeJSON(cmd.OutOrStdout(), r), err)
+		return errors.Join(jsonWriter(watched)(cmd.OutOrStdout(), r), err)
 	}
 	if e := write(cmd.OutOrStdout(), &r); e != nil {
 		return e
@@ -179,22 +220,27 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 		Args:              showArgs(0),
 		ValidArgsFunction: completeShow,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			kernel, err := inventory.ConfiguredDevices()
-			g := flags.gather(cmd.Context())
-			r := newDevicesReport(&g, kernel)
-			err = errors.Join(err, incomplete(&g))
-			if flags.json {
-				return errors.Join(writeJSON(cmd.OutOrStdout(), r), err)
-			}
-			if err := r.write(cmd.OutOrStdout(), flags.details); err != nil {
-				return err
-			}
-			complain(cmd, &g)
-			return err
+			return flags.repeated(cmd, func(watched bool) error { return showDevices(cmd, &flags, watched) })
 		},
 	}
 	flags.register(cmd)
 	return cmd
+}
+
+// showDevices shows the devices once. watched says that it is one of several times.
+func showDevices(cmd *cobra.Command, flags *showFlags, watched bool) error {
+	kernel, err := inventory.ConfiguredDevices()
+	g := flags.gather(cmd.Context())
+	r := newDevicesReport(&g, kernel)
+	err = errors.Join(err, incomplete(&g))
+	if flags.json {
+		return errors.Join(jsonWriter(watched)(cmd.OutOrStdout(), r), err)
+	}
+	if err := r.write(cmd.OutOrStdout(), flags.details); err != nil {
+		return err
+	}
+	complain(cmd, &g)
+	return err
 }
 
 func (r *devicesReport) write(w io.Writer, details bool) error {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc"
 	"github.com/gosmc/smc/internal/control"
@@ -211,5 +214,39 @@ func TestSMCRIsSeen(t *testing.T) {
 	got := gosmc(t, "", "dump", "--pid", strconv.Itoa(os.Getpid()), "--dir", server.dir, "--type", "cdc", "-c", "2")
 	if got.code != exitOK || !strings.Contains(got.stdout, "sent") || !strings.Contains(got.stdout, "recv") || !regexp.MustCompile(`CDC seq=[1-9]\d* token=0x[0-9a-f]+ prod=`).MatchString(got.stdout) || !strings.Contains(got.stdout, " closed") {
 		t.Errorf("gosmc dump of CDC = %d, %s%s, want the Closed of both", got.code, got.stdout, got.stderr)
+	}
+}
+
+// --watch of the verbs that show a state repeats it until it is interrupted, also while it is an
+// error: the operator waits for the change.
+func TestWatchVerbs(t *testing.T) {
+	dir := ownRunDir(t)
+	t.Setenv("GOSMC_DIR", dir)
+	for _, args := range [][]string{
+		{"info"}, {"linkgroup"}, {"linkgroup", "fedcba98"}, {"link"}, {"device"}, {"ss"}, {"stats"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, w := io.Pipe()
+		code := make(chan int, 1)
+		go func() {
+			code <- run(ctx, append(args, "--watch", "1", "--json"), strings.NewReader(""), w, io.Discard)
+			w.Close()
+		}()
+		lines := bufio.NewReader(r)
+		for range 2 {
+			line, err := lines.ReadBytes('\n')
+			var report struct{ Time time.Time }
+			if err != nil || json.Unmarshal(line, &report) != nil || report.Time.IsZero() {
+				t.Errorf("gosmc %s --watch 1 --json printed %q, %v, want an object with a time", strings.Join(args, " "), line, err)
+			}
+		}
+		cancel()
+		io.Copy(io.Discard, r)
+		if got := <-code; got != exitOK {
+			t.Errorf("gosmc %s --watch, interrupted = %d, want %d", strings.Join(args, " "), got, exitOK)
+		}
+	}
+	if got := gosmc(t, "", "info", "--watch", "1", "/bin/true"); got.code != exitUsage || !strings.Contains(got.stderr, "a file does not change") {
+		t.Errorf("gosmc info --watch FILE = %+v, want a usage error", got)
 	}
 }

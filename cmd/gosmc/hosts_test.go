@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -81,6 +82,11 @@ func TestSSReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "ss.txt", b.String())
+	b.Reset()
+	if err := r.write(&b, &ssFlags{columns: []string{"process", "mode", "reason"}, sort: "mode"}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "ss-columns.txt", b.String())
 	if connections := newSSReport(&g, true, false); len(connections.Listeners) != 0 || len(connections.Connections) != 3 || connections.Omitted != 7 {
 		t.Errorf("report without listeners = %+v", connections)
 	}
@@ -288,7 +294,18 @@ func TestSSOtherNetworkNamespace(t *testing.T) {
 		}
 	}()
 	listen(0)
-	inLoopback(t, func() { listen(1) })
+	var there *os.File
+	inLoopback(t, func() {
+		listen(1)
+		var err error
+		if there, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+			t.Error(err)
+		}
+	})
+	if there == nil {
+		return
+	}
+	defer there.Close()
 	got := gosmc(t, "", "ss", "-l", "--json", "--dir", dir)
 	var r ssReport
 	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || len(r.Listeners) != 2 {
@@ -299,6 +316,29 @@ func TestSSOtherNetworkNamespace(t *testing.T) {
 	}
 	if got := gosmc(t, "", "ss", "-l", "--dir", dir); strings.Count(got.stdout, "in another network namespace\n") != 1 {
 		t.Errorf("gosmc ss = %q, want one line marked", got.stdout)
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	here, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	other := slices.IndexFunc(r.Listeners, func(l inventory.Listener) bool { return l.OtherNetNS })
+	for name, want := range map[string]uint64{
+		fmt.Sprintf("/proc/self/fd/%d", there.Fd()): r.Listeners[other].NetNS, fmt.Sprintf("/proc/self/fd/%d", here.Fd()): r.Listeners[1-other].NetNS,
+	} {
+		var r ssReport
+		got := gosmc(t, "", "ss", "-l", "--json", "-N", name, "--dir", dir)
+		if err := json.Unmarshal([]byte(got.stdout), &r); err != nil || len(r.Listeners) != 1 || r.Listeners[0].OtherNetNS || r.Listeners[0].NetNS != want {
+			t.Errorf("gosmc ss -N %s = %+v, %v, %q, want the listener there, unmarked", name, r.Listeners, err, got.stderr)
+		}
+	}
+	for name, want := range map[string]string{"nonesuch": "ip netns list", "/dev/null": "invalid argument", "/none/such": "no such file"} {
+		if got := gosmc(t, "", "ss", "-N", name); got.code != exitFailure || !strings.Contains(got.stderr, want) {
+			t.Errorf("gosmc ss -N %s = %d, %q, want %d and %q", name, got.code, got.stderr, exitFailure, want)
+		}
 	}
 }
 

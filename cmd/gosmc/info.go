@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +20,7 @@ type infoReport struct {
 
 func newInfoCommand() *cobra.Command {
 	var asJSON bool
+	var watch int
 	cmd := &cobra.Command{
 		Use:   "info [flags] [FILE]",
 		Short: "Show what this host can do, and why not more",
@@ -28,11 +31,15 @@ for the occasion and asked. The exit status is 1 if shared memory cannot be used
 With FILE, show how that program comes to SMC: it was compiled by gosmc go, it imports package smc, or it needs gosmc run.`,
 		Example: `  gosmc info
   GOSMC_DIR=/shared/gosmc gosmc info
+  gosmc info --watch 2
   gosmc info ./server
   gosmc info --json | jq .capabilities.smc_d_v2`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef("info takes one FILE, but got %q, too", args[1])
+			}
+			if len(args) == 1 && watch != 0 {
+				return usagef("--watch is for info without FILE: a file does not change")
 			}
 			return nil
 		},
@@ -40,15 +47,19 @@ With FILE, show how that program comes to SMC: it was compiled by gosmc go, it i
 			if len(args) == 1 {
 				return showProgram(cmd, args[0], asJSON)
 			}
-			report, err := info.New(cmd.Context())
-			r := infoReport{jsonSchema, time.Now(), report}
-			if asJSON {
-				return errors.Join(writeJSON(cmd.OutOrStdout(), r), err)
-			}
-			return errors.Join(r.Write(cmd.OutOrStdout()), err)
+			return repeat(cmd, watch, asJSON, func(watched bool) error {
+				report, err := info.New(cmd.Context())
+				r, err := infoReport{jsonSchema, time.Now(), report}, whenWatched(watched, err)
+				if asJSON {
+					return errors.Join(jsonWriter(watched)(cmd.OutOrStdout(), r), err)
+				}
+				return errors.Join(r.Write(cmd.OutOrStdout()), err)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	addWatch(cmd, &watch)
+	addSchema(cmd, reflect.TypeFor[infoReport]())
 	return cmd
 }
 
@@ -69,4 +80,10 @@ func showProgram(cmd *cobra.Command, file string, asJSON bool) error {
 		return writeJSON(cmd.OutOrStdout(), r)
 	}
 	return r.Write(cmd.OutOrStdout())
+}
+
+// sayReady says, for a command line without a verb, whether this machine is ready, and the next step.
+func sayReady(cmd *cobra.Command) {
+	r, _ := info.New(cmd.Context()) // the verdict has the error
+	fmt.Fprintf(cmd.OutOrStdout(), "%s\nNext: %s.\n\n", printable(r.Verdict()), r.NextStep())
 }

@@ -80,7 +80,7 @@ func TestMakeInstall(t *testing.T) {
 	if err := json.Unmarshal(out, &v); err != nil || v.Version != "v1.2.3" || v.Commit != "0123abc" || v.Date != "2026-01-02T03:04:05Z" {
 		t.Errorf("gosmc version --json = %s, %v; want version v1.2.3, commit 0123abc and the date 2026-01-02T03:04:05Z", out, err)
 	}
-	for _, name := range []string{"share/man/man1/gosmc-run.1", "share/man/man5/gosmc.conf.5", "share/man/man7/gosmc-reasons.7", "share/fish/vendor_completions.d/gosmc.fish"} {
+	for _, name := range []string{"share/man/man1/gosmc-run.1", "share/man/man5/gosmc.conf.5", "share/man/man7/gosmc-reasons.7", "share/man/man7/gosmc.7", "share/man/man8/gosmc-agent.8", "share/fish/vendor_completions.d/gosmc.fish"} {
 		if _, err := os.Stat(filepath.Join(dest, "opt/smc", name)); err != nil {
 			t.Errorf("make install: %v", err)
 		}

@@ -153,6 +153,7 @@ had as JSON, with --json.`,
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 			return err
 		}
+		sayReady(cmd) // rule: TestReady
 		return cmd.Help()
 	}
 	root.SetFlagErrorFunc(usage.FlagError)
@@ -173,6 +174,7 @@ had as JSON, with --json.`,
 	root.AddCommand(newManCommand())
 	root.AddCommand(newSupervisorCommands()...)
 	groupVerbs(root)
+	usage.SuggestHabits(root) // rule: TestExitCodes
 	usage.AddExits(root)
 	usage.CompleteRest(root)
 	return root

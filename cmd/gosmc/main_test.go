@@ -93,6 +93,10 @@ func TestExitCodes(t *testing.T) {
 		{"bench -frob", exitUsage, "bench has no flag"},
 		{"frobnicate", exitUsage, `gosmc: unknown verb "frobnicate"`},
 		{"lisen", exitUsage, `did you mean "listen"?`},
+		{"list", exitUsage, `did you mean "ss"?`},
+		{"status", exitUsage, `did you mean "info"?`},
+		{"smc_run", exitUsage, `did you mean "run"?`},
+		{"tshark", exitUsage, `did you mean "dump"?`},
 		{"--frob", exitUsage, "gosmc has no flag --frob"},
 		{"ss --js", exitUsage, "ss has no flag --js; did you mean --json?"},
 		{"ss --lisening", exitUsage, "did you mean --listening?"},
@@ -135,6 +139,10 @@ func TestExitCodes(t *testing.T) {
 		{"listen --echo --discard 127.0.0.1:0", exitUsage, "exclude each other"},
 		{"listen 203.0.113.1:0", exitFailure, "gosmc: "},
 		{"ss -a -l", exitUsage, "exclude each other"},
+		{"ss --columns mode,x", exitUsage, `column "x": want state, recv-q,`},
+		{"ss --columns=,mode", exitUsage, `column "": want state, recv-q,`},
+		{"ss --sort colour", exitUsage, `column "colour": want state, recv-q,`},
+		{"ss --sort mode --json", exitUsage, "they exclude --summary and --json"},
 		{"ss x", exitUsage, `filter "x": want state, src, dst`},
 		{"stats --watch -1", exitUsage, "want a number of seconds"},
 		{"stats --watch x", exitUsage, `--watch "x": want a whole number`},
@@ -180,6 +188,23 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("gosmc %s wrote %q to standard output, want nothing", tt.args, got.stdout)
 			}
 		})
+	}
+}
+
+// TestReady has a command line without a verb say whether this machine is ready, and the next step.
+func TestReady(t *testing.T) {
+	ownConfig(t)
+	for _, tt := range []struct{ dir, verdict, next string }{
+		{t.TempDir(), "can leave TCP", "start a server and its clients by 'gosmc run PROGRAM'"},
+		{"/nonexistent/x", "stay with TCP", "'gosmc doctor' names the remedy"},
+	} {
+		t.Setenv("GOSMC_DIR", tt.dir)
+		got := gosmc(t, "")
+		first, rest, _ := strings.Cut(got.stdout, "\n\n")
+		said := strings.Contains(first, tt.verdict) && strings.Contains(first, "\nNext: "+tt.next)
+		if got.code != exitOK || !said || !strings.Contains(rest, "applicable") {
+			t.Errorf("gosmc in %s = %d, %q", tt.dir, got.code, got.stdout)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,7 +33,8 @@ func TestManPages(t *testing.T) {
 		t.Fatalf("gosmc man = %d, %q", got.code, got.stderr)
 	}
 	documented(t, func(t *testing.T, cmd *cobra.Command) {
-		text, err := os.ReadFile(filepath.Join(dir, "man1", usage.PageName(cmd)+".1"))
+		section := usage.Section(cmd)
+		text, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("man%d", section), fmt.Sprintf("%s.%d", usage.PageName(cmd), section)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,6 +69,29 @@ func TestManPages(t *testing.T) {
 	for word, name := range config.Variables {
 		if !strings.Contains(string(text), roff.Escape(word)) || !strings.Contains(string(text), roff.Escape(name)) {
 			t.Errorf("gosmc.conf(5) has no %s or no %s", word, name)
+		}
+	}
+	// The overview has each verb with the section that its page is in.
+	overview, err := os.ReadFile(filepath.Join(dir, "man7", "gosmc.7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range verbGroups {
+		for _, verb := range g.verbs {
+			found := false
+			for _, section := range []string{"1", "8"} {
+				if _, err := os.Stat(filepath.Join(dir, "man"+section, "gosmc-"+verb+"."+section)); err == nil {
+					found = strings.Contains(string(overview), roff.Escape("gosmc-"+verb+"("+section+")"))
+				}
+			}
+			if !found {
+				t.Errorf("gosmc(7) does not have %s, or another section than its page", verb)
+			}
+		}
+	}
+	for _, name := range []string{"agent", "policy", "pnet", "ueid"} {
+		if _, err := os.Stat(filepath.Join(dir, "man8", "gosmc-"+name+".8")); err != nil {
+			t.Errorf("administration: %v", err)
 		}
 	}
 	groff, err := exec.LookPath("groff")

@@ -15,6 +15,7 @@ import (
 	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/survey"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 // Verbs for names that hosts have in common: UEIDs, the system's own EID, and PNETIDs. They are in
@@ -41,6 +42,8 @@ where a list has other entries than exceptions, what is not in it is refused:
   listen-address  127.0.0.1    address or prefix; any, none                      GOSMC_LISTEN_ADDRESSES
   connect-port    !5432        of servers that programs here connect to          GOSMC_CONNECT_PORTS
   connect-address 10.0.0.0/8                                                     GOSMC_CONNECT_ADDRESSES
+  users           any          whose programs may be at the other end: same,     GOSMC_USERS
+                               any, NAME, @GROUP, !NAME
   memory          512MiB       what a process receives into, at most             GOSMC_MEMORY
   ring-after      64KiB        bytes in a direction before a ring joins a        GOSMC_RING_AFTER
                                connection of gosmc run
@@ -79,7 +82,7 @@ func namesCommand(use, short, long, example string, show func(cmd *cobra.Command
 		Use: use, Short: short, Long: long + "\n\n" + aboutConfig, Example: example,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("%s has no command %q", verbOf(cmd), args[0])
+				return usage.UnknownCommand(cmd, args[0])
 			}
 			return nil
 		},

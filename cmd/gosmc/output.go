@@ -13,7 +13,6 @@ var (
 	lgID          = inventory.GroupID
 	errorText     = text.Error
 	process       = text.Process
-	formatNumber  = text.Number
 	formatBytes   = text.Bytes
 	writeJSON     = text.JSON
 	writeJSONLine = text.JSONLine

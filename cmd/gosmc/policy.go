@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -10,25 +9,14 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/doctor"
+	"github.com/gosmc/smc/internal/policy"
 )
 
 // A policyReport is the output of policy --json.
 type policyReport struct {
-	Schema  int          `json:"schema"`
-	Time    time.Time    `json:"time"`
-	File    string       `json:"file"`
-	Entries []policyWord `json:"policy"` // of all words, also the unset ones
-}
-
-type policyWord struct {
-	Word   string   `json:"word"`
-	Values []string `json:"values"` // in force; empty: nothing is said
-	Source string   `json:"source"` // the file, or "$VARIABLE"; empty: nothing is said
-}
-
-// policyOrder are the words of the policy, as people read them.
-var policyOrder = []string{
-	config.SMC, config.Program, config.ListenPort, config.ListenAddress, config.ConnectPort, config.ConnectAddress, config.Memory, config.RingAfter, config.ShortAfter,
+	Schema int       `json:"schema"`
+	Time   time.Time `json:"time"`
+	policy.Report
 }
 
 func newPolicyCommand() *cobra.Command {
@@ -37,39 +25,35 @@ func newPolicyCommand() *cobra.Command {
 stays TCP, with the reason NOT_ALLOWED. 'gosmc run --explain HOST:PORT' says what that means for a server.`,
 		"  gosmc policy\n  sudo gosmc policy add listen-port 8000-8999\n  sudo gosmc policy add program '!sshd'\n  gosmc policy --json | jq -r '.policy[] | select(.source != \"\")'",
 		func(cmd *cobra.Command, asJSON bool) error {
-			r, err := newPolicyReport()
+			report, err := policy.NewReport()
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), r)
+				return writeJSON(cmd.OutOrStdout(), policyReport{jsonSchema, time.Now(), report})
 			}
-			t := table{Columns: []column{{Title: "Word"}, {Title: "Value"}, {Title: "Source"}}}
-			for _, w := range r.Entries {
-				t.Add(w.Word, orNA(strings.Join(w.Values, " ")), printable(w.Source))
-			}
-			return t.Write(cmd.OutOrStdout())
+			return report.Write(cmd.OutOrStdout())
 		})
 	adds := change(cmd, "add WORD VALUE", "Add a line to the configuration file", "listen-port 8000-8999", 2,
 		func(f *config.File, args []string) error {
-			if err := isPolicy(args[0]); err != nil {
+			if err := policy.Check(args[0]); err != nil {
 				return err
 			}
-			if single(args[0]) { // the new value takes the place of the old one
+			if policy.Single(args[0]) { // the new value takes the place of the old one
 				f.Delete(args[0], func(v string) bool { return v != args[1] })
 			}
 			return add(f, args[0], args[1])
 		})
 	dels := change(cmd, "del WORD VALUE", "Take a line out of the configuration file",
 		"listen-port 8000-8999", 2, func(f *config.File, args []string) error {
-			if err := isPolicy(args[0]); err != nil {
+			if err := policy.Check(args[0]); err != nil {
 				return err
 			}
 			return drop(f, args[0], args[1], func(v string) bool { return v == args[1] })
 		})
 	flushes := change(cmd, "flush", "Take all of the policy out of the configuration file", "", 0,
 		func(f *config.File, _ []string) error {
-			for _, word := range policyOrder {
+			for _, word := range policy.Words {
 				f.Delete(word, func(string) bool { return true })
 			}
 			return nil
@@ -85,12 +69,12 @@ stays TCP, with the reason NOT_ALLOWED. 'gosmc run --explain HOST:PORT' says wha
 func sayPolicy(cmd *cobra.Command) {
 	apply := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		before := closedWords()
+		before := policy.Closed()
 		if err := apply(cmd, args); err != nil {
 			return err
 		}
-		after := closedWords()
-		for _, word := range policyOrder {
+		after := policy.Closed()
+		for _, word := range policy.Words {
 			switch {
 			case !before[word] && after[word]: // rule: TestPolicyNotes
 				cmd.PrintErrf("gosmc: it is the first %s that is no exception: all others stay TCP now\n",
@@ -101,6 +85,9 @@ func sayPolicy(cmd *cobra.Command) {
 			}
 		}
 		word := append(args, "")[0]
+		if word == config.UsersWord && cmd.Name() != "del" {
+			warnUnknown(cmd, args[1:])
+		}
 		sayReach(cmd, doctor.Reached(cmd.Context(), "", word))
 		return nil
 	}
@@ -132,69 +119,4 @@ func some(names []string) string {
 		names = append(names[:most:most], fmt.Sprintf("%d more", n))
 	}
 	return strings.Join(names, ", ")
-}
-
-// closedWords returns the lists of the file that refuse what is not in them: they have an entry
-// that is no exception, and is not any.
-func closedWords() map[string]bool {
-	closed := make(map[string]bool)
-	f, err := config.Read(config.Path())
-	if err != nil {
-		return closed
-	}
-	for _, word := range policyOrder {
-		values := f.Values(word)
-		if single(word) || slices.Contains(values, "any") {
-			continue
-		}
-		closed[word] = slices.ContainsFunc(values, func(v string) bool { return !strings.HasPrefix(v, "!") })
-	}
-	return closed
-}
-
-// single reports whether a word has one value, and no list.
-func single(word string) bool {
-	return word == config.SMC || word == config.Memory || word == config.RingAfter || word == config.ShortAfter
-}
-
-func isPolicy(word string) error {
-	if !slices.Contains(policyOrder, word) {
-		return usagef("the policy has no %q, but %s", word, strings.Join(policyOrder, ", "))
-	}
-	return nil
-}
-
-func newPolicyReport() (policyReport, error) {
-	r := policyReport{Schema: jsonSchema, Time: time.Now(), File: config.Path()}
-	s, err := config.Load()
-	if err != nil {
-		return r, err
-	}
-	smc := "on"
-	if s.Off {
-		smc = "off"
-	}
-	size := func(n int64) []string {
-		if n == 0 {
-			return nil
-		}
-		return []string{fmt.Sprint(n)}
-	}
-	short := size(int64(max(0, s.ShortAfter)))
-	if s.ShortAfter < 0 {
-		short = []string{"off"}
-	}
-	values := map[string][]string{
-		config.SMC: {smc}, config.Program: s.Programs, config.ListenPort: s.Listen.Ports, config.ListenAddress: s.Listen.Addresses,
-		config.ConnectPort: s.Connect.Ports, config.ConnectAddress: s.Connect.Addresses, config.Memory: size(s.Memory), config.RingAfter: size(s.RingAfter),
-		config.ShortAfter: short,
-	}
-	for _, word := range policyOrder {
-		w := policyWord{Word: word, Values: append([]string{}, values[word]...)}
-		if len(w.Values) > 0 {
-			w.Source = config.Source(word)
-		}
-		r.Entries = append(r.Entries, w)
-	}
-	return r, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/policy"
 )
 
 // TestPolicyVerb changes the policy in a file and shows it, with where it is from.
@@ -49,10 +50,11 @@ func TestPolicyVerb(t *testing.T) {
 	if err := json.Unmarshal([]byte(gosmc(t, "", "policy", "--json").stdout), &r); err != nil {
 		t.Fatal(err)
 	}
-	want := []policyWord{
-		{"smc", []string{"on"}, path}, {"program", []string{}, ""}, {"listen-port", []string{"8000-8999", "!8080"}, path}, {"listen-address", []string{}, ""},
-		{"connect-port", []string{}, ""}, {"connect-address", []string{"10.0.0.0/8", "!10.1.0.0/16"}, "$GOSMC_CONNECT_ADDRESSES"},
-		{"memory", []string{"67108864"}, path}, {"ring-after", []string{}, ""}, {"short-after", []string{}, ""},
+	want := []policy.Entry{
+		{Word: "smc", Values: []string{"on"}, Source: path}, {Word: "program", Values: []string{}, Source: ""}, {Word: "listen-port", Values: []string{"8000-8999", "!8080"}, Source: path}, {Word: "listen-address", Values: []string{}, Source: ""},
+		{Word: "connect-port", Values: []string{}, Source: ""}, {Word: "connect-address", Values: []string{"10.0.0.0/8", "!10.1.0.0/16"}, Source: "$GOSMC_CONNECT_ADDRESSES"},
+		{Word: "users", Values: []string{}, Source: ""},
+		{Word: "memory", Values: []string{"67108864"}, Source: path}, {Word: "ring-after", Values: []string{}, Source: ""}, {Word: "short-after", Values: []string{}, Source: ""},
 	}
 	if diff := cmp.Diff(want, r.Entries); diff != "" {
 		t.Errorf("policy --json (-want +got):\n%s", diff)
@@ -93,5 +95,33 @@ func TestPolicyNotes(t *testing.T) {
 		if got.code != exitOK || strings.Contains(got.stderr, first) != tt.first || strings.Contains(got.stderr, last) != tt.last {
 			t.Errorf("gosmc policy %s = %d, %q; want the note of a first entry: %t, of a last one: %t", tt.args, got.code, got.stderr, tt.first, tt.last)
 		}
+	}
+}
+
+// TestPolicyUnknownUser has a user that is not there be told of when it is set, checked, and used.
+func TestPolicyUnknownUser(t *testing.T) {
+	path := ownConfig(t)
+	const want = `users "!rooot": no user has the name "rooot": until this is right, no other user is admitted; did you mean !root?`
+	for _, args := range []string{"policy add users !rooot", "config set users !rooot", "run --users !rooot --explain 127.0.0.1:1", "run --explain 127.0.0.1:1"} {
+		if got := gosmc(t, "", strings.Fields(args)...); strings.Count(got.stderr, want) != 1 {
+			t.Errorf("gosmc %s = %d, %q, want %q once", args, got.code, got.stderr, want)
+		}
+	}
+	if got := gosmc(t, "", "config", "check"); got.code != 1 || !strings.Contains(got.stdout, path+":1: "+want+"\n") {
+		t.Errorf("config check = %d, %q, %q", got.code, got.stdout, got.stderr)
+	}
+	if got := gosmc(t, "", "policy", "del", "users", "!rooot"); got.code != exitOK || strings.Contains(got.stderr, want) {
+		t.Errorf("policy del = %d, %q", got.code, got.stderr)
+	}
+	if got := gosmc(t, "", "policy", "add", "users", "!root"); got.code != exitOK || strings.Contains(got.stderr, "no user") {
+		t.Errorf("policy add users !root = %d, %q", got.code, got.stderr)
+	}
+}
+
+// TestRunPort has a port alone mean a server here.
+func TestRunPort(t *testing.T) {
+	ownConfig(t)
+	if got := gosmc(t, "", "run", "--explain", "1"); !strings.Contains(got.stdout, "127.0.0.1:1: a program of") {
+		t.Errorf("run --explain 1 = %d, %q, %q", got.code, got.stdout, got.stderr)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/doctor"
 	"github.com/gosmc/smc/internal/exit"
+	"github.com/gosmc/smc/internal/policy"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/run/launch"
 	"github.com/gosmc/smc/internal/run/library"
@@ -24,7 +25,7 @@ import (
 func newRunCommand() *cobra.Command {
 	var require, asJSON, all bool
 	var address, asUser, argv0 string
-	var policy policyFlags
+	var words policyFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] [--] PROGRAM [ARGUMENT...] | run --explain HOST:PORT [PROGRAM]",
 		Short: "Run a program whose TCP connections within this machine take a shorter way",
@@ -73,7 +74,7 @@ name that by --user. The exit status is 0 if the connection would leave TCP, and
 					return runPlain(cmd, program, args, require, why)
 				}
 			}
-			s, err := policy.settings(cmd)
+			s, err := words.settings(cmd)
 			if err != nil {
 				return err
 			}
@@ -81,9 +82,9 @@ name that by --user. The exit status is 0 if the connection would leave TCP, and
 			case address != "":
 				return explainRun(cmd, address, asUser, args, s, asJSON, all)
 			case len(args) == 0:
-				return usagef("which program?")
+				return usagef("run needs a PROGRAM, as in 'gosmc run redis-server'")
 			}
-			return runProgram(cmd, program, args, require, s, policy.changed)
+			return runProgram(cmd, program, args, require, s, words.Changed)
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // flags after PROGRAM are its own
@@ -93,7 +94,7 @@ name that by --user. The exit status is 0 if the connection would leave TCP, and
 	cmd.Flags().StringVar(&asUser, "user", "", "with --explain: of a connection that a program of the user `NAME` makes; else yours")
 	cmd.Flags().BoolVar(&all, "all", false, "with --explain: say also what becomes of programs with package smc, and of servers here")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object, with --explain")
-	policy.register(cmd)
+	words.register(cmd)
 	return cmd
 }
 
@@ -102,6 +103,9 @@ func ownObstacle() string { return launch.Obstacle() }
 
 // explainRun is run --explain.
 func explainRun(cmd *cobra.Command, address, asUser string, args []string, s *config.Settings, asJSON, all bool) error {
+	if _, err := strconv.ParseUint(address, 10, 16); err == nil { // rule: TestRunPort
+		address = "localhost:" + address
+	}
 	if err := checkAddr(address); err != nil {
 		return err
 	}
@@ -153,7 +157,7 @@ func runProgram(
 	if err != nil {
 		return err
 	}
-	environ := withPolicy(os.Environ(), s, flagged)
+	environ := policy.Environ(os.Environ(), s, flagged)
 	why := inspect.Obstacle(path)
 	switch {
 	case s.Off: // as the user wants, so it needs no word
@@ -195,60 +199,22 @@ func runPlain(cmd *cobra.Command, program string, args []string, require bool, w
 	return exit.With(exit.NotExecutable, &os.PathError{Op: "exec", Path: path, Err: err})
 }
 
-// withPolicy is an environment in which programs have the policy of s, of which some words are from
-// flags. It says which values are copies of the file's.
-func withPolicy(environ []string, s *config.Settings, flagged []string) []string {
-	var copied []string
-	for _, word := range policyOrder {
-		if !config.Set(word) && !slices.Contains(flagged, word) { // rule: TestRunCopied
-			copied = append(copied, word)
-		}
-	}
-	environ = slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
-		name, _, _ := strings.Cut(e, "=")
-		return slices.ContainsFunc(policyOrder, func(word string) bool { return config.Variables[word] == name }) ||
-			name == config.EnvDisabled || name == config.EnvCopied
-	})
-	policy := s.Environ()
-	environ = append(append(environ, policy...), config.CopiedVariable(policy, copied))
-	if !s.Off && !slices.Contains(copied, config.SMC) { // the file may say otherwise, now or later
-		environ = append(environ, config.EnvDisabled+"=0")
-	}
-	return environ
-}
-
 // policyFlags are the words of the policy as flags.
-type policyFlags struct {
-	lists   [len(policyLists)][]string
-	smc     string
-	memory  byteSize
-	ring    byteSize
-	short   string
-	changed []string // words of flags that were given
-}
-
-// policyLists are the words that are lists, with their flags' help.
-var policyLists = [...]struct{ word, usage string }{
-	{config.Program, "`NAMES` of programs that may leave TCP; !NAME for one that may not"},
-	{config.ListenPort, "`PORTS` and ranges of servers here that may; !PORT for one that may not; any, none"},
-	{config.ListenAddress, "`ADDRESSES` and prefixes of servers here that may"},
-	{config.ConnectPort, "`PORTS` and ranges of servers that may be connected to otherwise than by TCP"},
-	{config.ConnectAddress, "`ADDRESSES` and prefixes of servers that may"},
-}
+type policyFlags struct{ policy.Flags }
 
 func (f *policyFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.smc, config.SMC, "", "whether anything may leave TCP: `on|off`")
-	for i, l := range policyLists {
-		flags.StringSliceVar(&f.lists[i], l.word, nil, l.usage)
+	flags.StringVar(&f.SMC, config.SMC, "", "whether anything may leave TCP: `on|off`")
+	for i, l := range policy.Lists {
+		flags.StringSliceVar(&f.Lists[i], l.Word, nil, l.Usage)
 	}
-	flags.Var(&f.memory, config.Memory, "`SIZE` of the rings of a process, or of its receive buffers if it uses package smc, at most")
-	flags.Var(&f.ring, config.RingAfter, "`SIZE` of what goes in a direction before a ring joins a connection")
-	flags.StringVar(&f.short, config.ShortAfter, "", "`NUMBER` of short connections to a server after which others stay TCP; off: none does")
+	flags.Var(&f.Memory, config.Memory, "`SIZE` of the rings of a process, or of its receive buffers if it uses package smc, at most")
+	flags.Var(&f.Ring, config.RingAfter, "`SIZE` of what goes in a direction before a ring joins a connection")
+	flags.StringVar(&f.Short, config.ShortAfter, "", "`NUMBER` of short connections to a server after which others stay TCP; off: none does")
 	completeFlag(cmd, config.SMC, "on", "off")
 	completeFlag(cmd, config.ShortAfter, "off")
-	for _, l := range policyLists[1:] {
-		completeFlag(cmd, l.word, "any", "none")
+	for _, l := range policy.Lists[1:] {
+		completeFlag(cmd, l.Word, "any", map[bool]string{true: "same", false: "none"}[l.Word == config.UsersWord])
 	}
 }
 
@@ -259,39 +225,18 @@ func (f *policyFlags) settings(cmd *cobra.Command) (*config.Settings, error) {
 	if err != nil {
 		cmd.PrintErrf("gosmc: parts of the configuration are left out: %s\n", errorText(err))
 	}
-	for i, list := range [...]*[]string{&s.Programs, &s.Listen.Ports, &s.Listen.Addresses, &s.Connect.Ports, &s.Connect.Addresses} {
-		word := policyLists[i].word
-		if !cmd.Flags().Changed(word) {
-			continue
-		}
-		for _, v := range f.lists[i] {
-			if err := config.Check(word, v); err != nil {
-				return nil, usagef("--%w", err)
-			}
-		}
-		*list, f.changed = f.lists[i], append(f.changed, word)
+	if err := f.Apply(&s, cmd.Flags().Changed); err != nil {
+		return nil, err
 	}
-	if cmd.Flags().Changed(config.SMC) {
-		if err := config.Check(config.SMC, f.smc); err != nil {
-			return nil, usagef("--%w", err)
-		}
-		on, _ := config.ParseSwitch(f.smc) // checked
-		s.Off, f.changed = !on, append(f.changed, config.SMC)
-	}
-	if cmd.Flags().Changed(config.Memory) {
-		s.Memory, f.changed = int64(f.memory), append(f.changed, config.Memory)
-	}
-	if cmd.Flags().Changed(config.RingAfter) {
-		s.RingAfter, f.changed = int64(f.ring), append(f.changed, config.RingAfter)
-	}
-	if cmd.Flags().Changed(config.ShortAfter) {
-		if err := config.Check(config.ShortAfter, f.short); err != nil {
-			return nil, usagef("--%w", err)
-		}
-		s.ShortAfter, _ = config.ParseShortAfter(f.short) // checked
-		f.changed = append(f.changed, config.ShortAfter)
-	}
+	warnUnknown(cmd, s.Users)
 	return &s, nil
+}
+
+// warnUnknown tells of users and groups in a list that are not there.
+func warnUnknown(cmd *cobra.Command, users []string) {
+	for _, p := range config.UnknownUsers(users) { // rule: TestPolicyUnknownUser: UnknownUsers(users) -> UnknownUsers(nil)
+		cmd.PrintErrf("gosmc: %s\n", printable(p.Message))
+	}
 }
 
 // newSupervisorCommands are the verbs with which run starts this program again.

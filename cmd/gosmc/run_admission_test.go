@@ -35,7 +35,9 @@ func TestRunShort(t *testing.T) {
 		t.Skip("needs python3")
 	}
 	t.Setenv(config.EnvDisabled, "")
-	environ := append(runEnviron(t), config.EnvFile+"=/dev/null")
+	environ := runEnviron(t)
+	_, dir, _ := strings.Cut(environ[len(environ)-1], "=")
+	environ = append(environ, config.EnvFile+"=/dev/null")
 	script := filepath.Join(t.TempDir(), "brief.py")
 	if err := os.WriteFile(script, []byte(briefProgram), 0o600); err != nil {
 		t.Fatal(err)
@@ -76,7 +78,7 @@ func TestRunShort(t *testing.T) {
 	explain("the last 20 connections of " + python + " to it that were moved were too short to gain, so others stay TCP (SHORT, 0 so far)")
 	client()
 	explain("(SHORT, 20 so far), but for one in 32")
-	stats := exec.CommandContext(t.Context(), os.Args[0], "stats")
+	stats := exec.CommandContext(t.Context(), os.Args[0], "stats", "--dir", dir) // others' programs may have such connections, too
 	stats.Env = environ
 	if out, err := stats.Output(); err != nil || !strings.Contains(string(out), "20  0x7e010018  Earlier connections") {
 		t.Errorf("stats: %v\n%s", err, out)

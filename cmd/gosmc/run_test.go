@@ -111,7 +111,7 @@ func TestRunErrors(t *testing.T) {
 		code int
 		text string
 	}{
-		{nil, exitUsage, "which program?"},
+		{nil, exitUsage, "run needs a PROGRAM"},
 		{[]string{"no-such-program"}, exit.NotFound, "not found"},
 		{[]string{plain}, exit.NotExecutable, "permission denied"},
 		{[]string{"--require", os.Args[0], "version"}, exitFellBack, "cannot be moved from TCP"},

@@ -14,6 +14,7 @@ import (
 	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/service"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 // A serviceReport is the output of service list --json.
@@ -50,7 +51,7 @@ gosmc has not written the file. Running says whether what runs has the library: 
   sudo gosmc service disable redis-server --now`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("%s has no command %q, but list, enable and disable", verbOf(cmd), args[0])
+				return usage.UnknownCommand(cmd, args[0])
 			}
 			return nil
 		},

@@ -109,7 +109,7 @@ func TestServiceErrors(t *testing.T) {
 		{"enable --root BARE/none echo", exitFailure, "--root"},
 		{"disable --root ROOT --all echo", exitUsage, "takes no arguments"},
 		{"disable --root ROOT 'a b'", exitUsage, "takes the name of one service"},
-		{"lost", exitUsage, "list, enable and disable"},
+		{"lost", exitUsage, "disable, enable, list"},
 	} {
 		args := strings.Fields(strings.NewReplacer("ROOT", root, "BARE", bare).Replace(tt.args))
 		got := gosmc(t, "", append([]string{"service"}, args...)...)

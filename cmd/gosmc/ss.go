@@ -2,8 +2,10 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,17 +41,30 @@ func newSSReport(g *survey.Answers, connections, listeners bool) ssReport {
 
 // ssFlags are the flags of ss.
 type ssFlags struct {
-	gather            gatherFlags
-	all, listening    bool
-	wide, bare        bool // whole addresses, no heading
-	why, summary      bool
-	watch             int
-	require           string
-	port              uint16
-	tcp, numeric      bool // of ss of iproute2, without an effect here
-	processes, timers bool
-	filter            inventory.Filter
+	gather         gatherFlags
+	all, listening bool
+	wide, bare     bool // whole addresses, no heading
+	why, summary   bool
+	watch          int
+	netns          string // as ss(8) takes it; empty: this one
+	require        string
+	port           uint16
+	columns        []string // of the table, by ssColumns; empty: all
+	sort           string   // a column of ssColumns; empty: as they come
+	only4, only6   bool
+	nothing        bool // flags of ss of iproute2 that are without an effect here
+	filter         inventory.Filter
 }
+
+// ssColumns are the names of the columns of the table, in order. Those that stand between
+// ssLastUsual and the last one are shown if --columns has them.
+var ssColumns = []cobra.Completion{
+	"state", "recv-q", "send-q", "local", "peer", "mode", "lg-id", "link", ssLastUsual,
+	"user", "namespace", "container", "peer-process", "peer-user", "peer-namespace", "peer-container",
+	"reason",
+}
+
+const ssLastUsual = "process"
 
 func newSSCommand() *cobra.Command {
 	var f ssFlags
@@ -68,14 +83,23 @@ that: see 'gosmc linkgroup' and 'gosmc link'.
 --why adds the remedy below each connection that is TCP. --summary counts the connections of each server by mode, and the reasons of those
 that are TCP. --require is for scripts: the exit status is 3 if a connection that is shown is TCP.
 
-The flags -t, -n, -p and -o of ss(8) are taken, and change nothing: all is TCP, addresses are numbers, and the process is always shown. A FILTER
+--columns chooses columns of the table and their order, and --sort the order of the lines, numbers from the largest. The columns are state, recv-q, send-q,
+local, peer, mode, lg-id, link, process and reason, and on demand user, namespace and container of the process, and peer-process, peer-user,
+peer-namespace and peer-container of the other end where it is known. A namespace is that of the network: its name of ip-netns(8), or its number as
+of lsns(8). A container is shown by the first digits of its ID, as by docker(1), or by its name. Run as root to see the programs of other users.
+
+-N looks from another network namespace, as root, as ss(8) does: a name of 'ip netns list', the process ID of a container, or a file. It
+shows that namespace alone, with the connections of programs under 'gosmc run' there.
+
+The flags -t, -u, -n, -p, -o, -e, -i, -m and -O of ss(8) are taken, and change nothing: all is TCP, addresses are numbers, and the process is always shown. A FILTER
 has these parts; all of them have to fit:
 
   state STATE        established, listening or all
   src ADDRESS, dst ADDRESS
                      address or prefix of the local end or the peer, also ADDRESS:PORT
   sport PORT, dport PORT
-                     port of the local end or the peer, also as = :PORT
+                     port of the local end or the peer, also as = :PORT,
+                     or the name of a service
   mode MODE          tcp, unix, smc-d or smc-r
 
 The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist.`,
@@ -83,12 +107,17 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
   gosmc ss -a --wide
   gosmc ss --summary
   gosmc ss --why mode tcp
+  gosmc ss --columns process,mode,reason --sort mode
+  sudo gosmc ss --columns process,user,peer-process,peer-user,reason mode tcp
   gosmc ss -tnp state established sport = :6379
   gosmc ss --require smc --port 6379
+  gosmc ss -N blue
   gosmc ss --json | jq '.connections[] | select(.mode == "TCP") | .reason'`,
 		Args: func(_ *cobra.Command, args []string) error { return f.check(args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return repeat(cmd, f.watch, f.gather.json, func(interval bool) error { return f.show(cmd, interval) })
+			return repeat(cmd, f.watch, f.gather.json, func(interval bool) error {
+				return inNetns(f.netns, func() error { return f.show(cmd, interval) })
+			})
 		},
 		ValidArgsFunction: cobra.FixedCompletions([]cobra.Completion{"state", "src", "dst", "sport", "dport", "mode"}, cobra.ShellCompDirectiveNoFileComp),
 	}
@@ -100,16 +129,29 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 	flags.BoolVarP(&f.bare, "no-header", "H", false, "leave out the heading")
 	flags.BoolVar(&f.why, "why", false, "show the cause and the remedy below each connection that is TCP")
 	flags.BoolVarP(&f.summary, "summary", "s", false, "count the connections of each server by mode, and the reasons for TCP")
-	flags.IntVar(&f.watch, "watch", 0, "repeat after this many `seconds`; JSON is then one object on a line")
+	addWatch(cmd, &f.watch)
 	flags.StringVar(&f.require, "require", "", "fail with exit status 3 unless all connections shown use `mode`: smc (any but TCP), unix, smc-d, smc-r")
 	flags.Uint16Var(&f.port, "port", 0, "show connections and listeners of this `port` only, at either end")
-	flags.BoolVarP(&f.tcp, "tcp", "t", false, "no effect: all is TCP, or was")
-	flags.BoolVarP(&f.numeric, "numeric", "n", false, "no effect: addresses are numbers")
-	flags.BoolVarP(&f.processes, "processes", "p", false, "no effect: processes are shown")
-	flags.BoolVarP(&f.timers, "options", "o", false, "no effect: there are no timers to show")
-	for _, name := range []string{"watch", "port"} {
-		cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	flags.BoolVarP(&f.only4, "ipv4", "4", false, "show connections and listeners with IPv4 addresses only")
+	flags.BoolVarP(&f.only6, "ipv6", "6", false, "show connections and listeners with IPv6 addresses only")
+	for _, none := range [][3]string{
+		{"tcp", "t", "all is TCP, or was"}, {"udp", "u", "all is TCP, or was"},
+		{"numeric", "n", "addresses are numbers"}, {"processes", "p", "processes are shown"},
+		{"options", "o", "there are no timers to show"}, {"oneline", "O", "each has one line"},
+		{"extended", "e", "--json has more"}, {"info", "i", "--json has more"},
+		{"memory", "m", "--json has more"},
+	} {
+		flags.BoolVarP(&f.nothing, none[0], none[1], false, "no effect: "+none[2])
 	}
+	flags.StringVarP(&f.netns, "net", "N", "", "show connections in the network namespace `NETNS` only: a name of ip-netns(8), a process ID, or a file")
+	cmd.RegisterFlagCompletionFunc("net", completeNetns)
+	cmd.RegisterFlagCompletionFunc("port", cobra.NoFileCompletions)
+	flags.StringSliceVar(&f.columns, "columns", nil, "show these columns of the table, a `list` with commas")
+	flags.StringVar(&f.sort, "sort", "", "order the lines by this `column`")
+	for _, name := range []string{"columns", "sort"} {
+		cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(ssColumns, cobra.ShellCompDirectiveNoFileComp))
+	}
+	addSchema(cmd, reflect.TypeFor[ssReport]())
 	cmd.RegisterFlagCompletionFunc("require", cobra.FixedCompletions(ssModes, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -127,18 +169,19 @@ func (f *ssFlags) show(cmd *cobra.Command, watched bool) error {
 	if f.gather.dir == "" {
 		r.AddKernel(f.all || !f.listening, f.all || f.listening, g.NetNS)
 	}
-	r.Connections = slices.DeleteFunc(r.Connections, func(c inventory.Conn) bool { return !f.filter.Connection(&c) })
-	r.Listeners = slices.DeleteFunc(r.Listeners, func(l inventory.Listener) bool { return !f.filter.Listener(&l) })
+	r.AddPlaces(g.NetNS)
+	r.Connections = slices.DeleteFunc(r.Connections, func(c inventory.Conn) bool {
+		return f.netns != "" && c.OtherNetNS || !f.filter.Connection(&c)
+	})
+	r.Listeners = slices.DeleteFunc(r.Listeners, func(l inventory.Listener) bool {
+		return f.netns != "" && l.OtherNetNS || !f.filter.Listener(&l) // rule: TestSSOtherNetworkNamespace: f.netns != "" && l.OtherNetNS -> false
+	})
 	if f.summary {
 		r.Services = inventory.Summarize(r.Connections)
 	}
 	out := cmd.OutOrStdout()
 	if f.gather.json {
-		write := writeJSON
-		if watched {
-			write = writeJSONLine
-		}
-		return errors.Join(write(out, r), incomplete(&g), f.unmet(&r))
+		return errors.Join(jsonWriter(watched)(out, r), incomplete(&g), f.unmet(&r))
 	}
 	var err error
 	if f.summary {
@@ -162,6 +205,9 @@ func (f *ssFlags) show(cmd *cobra.Command, watched bool) error {
 // unannounced is said of a listener that clients do not find.
 const unannounced = "clients connect by TCP: see 'gosmc run --explain'"
 
+// bareClients is said of a listener to which clients have come that do not use gosmc.
+const bareClients = "%d connections so far came from programs without gosmc: 'gosmc ss --why' names those that are there"
+
 // kernelMark marks sockets of the kernel's SMC.
 func kernelMark(source string) string {
 	if source == "" {
@@ -179,7 +225,9 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 	}
 	t := table{Bare: f.bare, Columns: []column{
 		{Title: "State"}, {Title: "Recv-Q", Right: true}, {Title: "Send-Q", Right: true},
-		{Title: "Local Address"}, {Title: "Peer Address"}, {Title: "Mode"}, {Title: "LG-ID"}, {Title: "Link"}, {Title: "Process"}, {},
+		{Title: "Local Address"}, {Title: "Peer Address"}, {Title: "Mode"}, {Title: "LG-ID"}, {Title: "Link"}, {Title: "Process"},
+		{Title: "User"}, {Title: "Namespace"}, {Title: "Container"},
+		{Title: "Peer Process"}, {Title: "Peer User"}, {Title: "Peer Namespace"}, {Title: "Peer Container"}, {},
 	}}
 	for _, l := range r.Listeners {
 		mark, mode := kernelMark(l.Source), l.Mode
@@ -188,8 +236,11 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 			mark = otherNetNS
 		case l.Unannounced:
 			mark, mode = unannounced, "TCP"
+		case l.BareConns != nil: // rule: TestSSBare: l.BareConns != nil -> false
+			mark = fmt.Sprintf(bareClients, *l.BareConns)
 		}
-		t.Add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", mode, "", "", process(l.PID, l.Command), mark)
+		t.Add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", mode, "", "", process(l.PID, l.Command),
+			orNA(l.User), orNA(l.Namespace), container(l.User, l.Container), "-", "-", "-", "-", mark)
 	}
 	for _, c := range r.Connections {
 		mode := orNA(c.Mode)
@@ -223,12 +274,38 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 			notes = append(notes, printable(c.Reason))
 		}
 		t.Add(orNA(c.State), strconv.FormatUint(c.RecvQ, 10), strconv.FormatUint(c.SendQ, 10),
-			address(c.Local), address(c.Peer), mode, group, link, process(c.PID, c.Command), strings.Join(notes, "; "))
+			address(c.Local), address(c.Peer), mode, group, link, process(c.PID, c.Command),
+			orNA(c.User), orNA(c.Namespace), container(c.User, c.Container),
+			process(c.PeerPID, c.PeerCommand), orNA(c.PeerUser), orNA(c.PeerNamespace), container(c.PeerUser, c.PeerContainer),
+			strings.Join(notes, "; "))
 		if f.why {
 			t.Below(remedy(&c)...)
 		}
 	}
+	if f.sort != "" {
+		t.Sort(slices.Index(ssColumns, f.sort))
+	}
+	columns := f.columns
+	if len(columns) > 0 {
+		t.Columns[len(t.Columns)-1].Title = "Reason"
+	} else {
+		usual := slices.Index(ssColumns, ssLastUsual) + 1
+		columns = append(slices.Clone(ssColumns[:usual]), ssColumns[len(ssColumns)-1])
+	}
+	var list []int
+	for _, name := range columns {
+		list = append(list, slices.Index(ssColumns, name))
+	}
+	t.Pick(list)
 	return t.Write(w)
+}
+
+// container is the cell of a process of a user: "-" if it is in no container.
+func container(user, name string) string {
+	if user != "" && name == "" {
+		return "-"
+	}
+	return orNA(name)
 }
 
 // cutAddress shortens host:port to width characters, with two dots in front of the port.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,11 +32,23 @@ func (f *ssFlags) check(args []string) error {
 			return usagef("--require %q: want smc, unix, smc-d or smc-r", f.require)
 		}
 	}
+	wanted := slices.Clone(f.columns)
+	if f.sort != "" {
+		wanted = append(wanted, f.sort)
+	}
+	for _, name := range wanted {
+		if !slices.Contains(ssColumns, name) {
+			return usagef("column %q: want %s", name, strings.Join(ssColumns, ", "))
+		}
+	}
+	if (len(f.columns) > 0 || f.sort != "") && (f.summary || f.gather.json) {
+		return usagef("--columns and --sort are of the table of connections: they exclude --summary and --json")
+	}
 	var err error
 	if f.filter, err = inventory.ParseFilter(args); err != nil {
 		return usagef("%w", err)
 	}
-	f.filter.Port = f.port
+	f.filter.Port, f.filter.Only4, f.filter.Only6 = f.port, f.only4, f.only6
 	switch f.filter.State {
 	case "listening":
 		f.listening = !f.all

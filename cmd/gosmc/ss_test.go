@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -50,8 +52,14 @@ func TestSSFilter(t *testing.T) {
 		{"mode tcp", 5}, {"mode TCP and sport :6379", 3}, {"mode unix", 2}, {"mode smc-r", 1},
 		{"src 127.0.0.1", 7}, {"src 127.0.0.0/8 dst 127.0.0.1:6379", 1}, {"dst :6379", 2}, {"dst [2001:db8::2]:6379", 1}, {"dst 2001:db8::/32", 1},
 		{"dst 127.0.0.1:*", 7}, {"dst *:5432", 1},
+		{"dport = :http", 0}, {"sport https", 0},
+		{"-4", 7}, {"-6", 1}, {"-4 -6", 8}, {"-6 sport :6379", 0},
 	} {
-		f, err := inventory.ParseFilter(strings.Fields(tt.filter))
+		var f inventory.Filter
+		words, four := strings.CutPrefix(tt.filter, "-4")
+		words, six := strings.CutPrefix(strings.TrimSpace(words), "-6")
+		f, err := inventory.ParseFilter(strings.Fields(words))
+		f.Only4, f.Only6 = four, six
 		if err != nil {
 			t.Errorf("filter %q: %v", tt.filter, err)
 			continue
@@ -86,7 +94,9 @@ func TestSSFlags(t *testing.T) {
 	}{
 		{"-tlnp", exitOK, ""}, {"-tanpo", exitOK, ""}, {"-Hn state established", exitOK, ""}, {"-s", exitOK, ""}, {"--require smc --port 1", exitOK, ""},
 		{"state closing", exitUsage, "want established, listening or all"},
-		{"sport http", exitUsage, "want a port from 1 to 65535"}, {"sport 0", exitUsage, "want a port"}, {"sport 65536", exitUsage, "want a port"},
+		{"sport no-such-service", exitUsage, "or the name of a service"},
+		{"-tulpn", exitOK, ""}, {"-46eimO", exitOK, ""},
+		{"sport 0", exitUsage, "want a port"}, {"sport 65536", exitUsage, "want a port"},
 		{"dst somewhere", exitUsage, "want an address"}, {"dst 10.0.0.0/33", exitUsage, "want an address"},
 		{"mode udp", exitUsage, "want tcp, unix, smc-d or smc-r"},
 		{"( sport :1 or dport :1 )", exitUsage, "--json and jq"}, {"dst", exitUsage, "needs a value"}, {"sport =", exitUsage, "needs a value"},
@@ -159,6 +169,72 @@ func TestSSRequire(t *testing.T) {
 		}
 		if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("of %d ends", len(tt.list))) {
 			t.Errorf("case %d: %v", i, err)
+		}
+	}
+}
+
+// --net takes a name of ip-netns(8), a process ID or a file.
+func TestNetnsFile(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"blue", "4711"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{
+		"blue": filepath.Join(dir, "blue"), "4711": filepath.Join(dir, "4711"), "4712": "/proc/4712/ns/net", "/proc/1/ns/net": "/proc/1/ns/net", "./x": "./x",
+		"red": "", "..": "", "-1": "", "0": "",
+	} {
+		if got, err := netnsFile(dir, name); got != want || (err == nil) != (want != "") {
+			t.Errorf("netnsFile(%q) = %q, %v, want %q", name, got, err, want)
+		}
+	}
+}
+
+// A listener says how many clients came without gosmc, unless nobody finds it anyway.
+func TestSSBare(t *testing.T) {
+	n := uint64(7)
+	listener := inventory.Listener{StatusListener: control.StatusListener{Local: "127.0.0.1:6379"}, Mode: modeUnix, BareConns: &n}
+	hidden := listener
+	hidden.Local, hidden.Unannounced = "127.0.0.1:6380", true
+	r := ssReport{Report: inventory.Report{Listeners: []inventory.Listener{listener, hidden}}}
+	var b strings.Builder
+	if err := r.write(&b, &ssFlags{}); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(b.String(), "\n")
+	if !strings.Contains(lines[1], "7 connections so far came from programs without gosmc: 'gosmc ss --why'") || !strings.Contains(lines[2], unannounced) {
+		t.Errorf("the table is\n%s", b.String())
+	}
+}
+
+// The places of both ends can be chosen as columns, and order the lines. They are not shown unasked.
+func TestSSPlaces(t *testing.T) {
+	list := testConnections()[:3]
+	list[0].Place, list[0].PeerUser = inventory.Place{User: "redis", Namespace: "4026531840"}, "web"
+	list[1].Place, list[1].PeerUser = inventory.Place{User: "app", Namespace: "blue", Container: "0123456789ab"}, "redis"
+	r := ssReport{Report: inventory.Report{Connections: list, Listeners: []inventory.Listener{
+		{StatusListener: control.StatusListener{Local: "127.0.0.1:6379"}, PID: 10, Command: "redis-server", Place: list[0].Place},
+	}}}
+	for _, tt := range []struct {
+		columns []string
+		sort    string
+		golden  string
+	}{
+		{[]string{"process", "user", "namespace", "container", "peer-process", "peer-user", "peer-container"}, "user", "ss-places.txt"},
+		{nil, "peer-user", "ss-usual.txt"},
+	} {
+		f := ssFlags{columns: tt.columns, sort: tt.sort}
+		if err := f.check(nil); err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		if err := r.write(&b, &f); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, tt.golden, b.String())
+		if shown := strings.Contains(b.String(), "User"); shown != (tt.columns != nil) {
+			t.Errorf("columns %v:\n%s", tt.columns, b.String())
 		}
 	}
 }

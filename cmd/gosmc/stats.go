@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"reflect"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,7 +37,8 @@ GOSMC_DIR names does not exist.`,
 		},
 	}
 	flags.register(cmd)
-	cmd.Flags().IntVar(&watch, "watch", 0, "repeat after this many `seconds`; JSON is then one object on a line")
+	addWatch(cmd, &watch)
+	addSchema(cmd, reflect.TypeFor[statsReport]())
 	return cmd
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gosmc/smc/internal/inventory"
+	"github.com/gosmc/smc/internal/top"
 )
 
 // TestTop has a connection shown in a pipe, by service and by program, and as JSON.
@@ -44,7 +44,7 @@ func TestTop(t *testing.T) {
 	got = gosmc(t, "", "top", "--dir", dir, "-n", "2", "-d", "100ms", "--json")
 	d := json.NewDecoder(strings.NewReader(got.stdout))
 	for range 2 {
-		var r topReport
+		var r top.Report
 		if err := d.Decode(&r); err != nil || len(r.Activity) != 1 || r.Activity[0].Modes["SMC-D"] != 1 || r.Seconds < 0.1 || r.Activity[0].In == nil {
 			t.Errorf("gosmc top --json = %+v, %v", r, err)
 		}
@@ -62,23 +62,6 @@ func TestTopFlags(t *testing.T) {
 		if got := gosmc(t, "", append([]string{"top"}, strings.Fields(args)...)...); got.code != exitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("gosmc top %s = %d, %q; want %q", args, got.code, got.stderr, want)
 		}
-	}
-}
-
-// TestTopFits checks that a view has no more lines than the terminal, and does not move it up.
-func TestTopFits(t *testing.T) {
-	null, err := os.Open(os.DevNull) // a terminal of unknown size, which is 80 by 24
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer null.Close()
-	r := topReport{Activity: make([]inventory.Activity, 50)}
-	var out strings.Builder
-	if err := (&topScreen{out: &out, in: null}).show(&r, &topFlags{}); err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(out.String(), "\n"); n != 23 {
-		t.Errorf("a view of 24 lines goes to the next line %d times, want 23: %q", n, out.String())
 	}
 }
 

@@ -55,7 +55,7 @@ func look(pid int) (*process, error) {
 	if p.start, p.first, err = stat(pid); err != nil {
 		return nil, err
 	}
-	p.uid = userOf(dir)
+	p.uid, _ = procs.User(dir)
 	p.last = p.first
 	p.command = procs.Command(pid)
 	p.under = procs.Supervisor(pid) != ""
@@ -67,21 +67,6 @@ func look(pid int) (*process, error) {
 		}
 	}
 	return p, nil
-}
-
-// userOf returns the effective user of a process. The owner of its directory in /proc is root's for
-// a program that has changed its user.
-func userOf(dir string) uint32 {
-	text, _ := procs.ReadFile(dir, "status")
-	for line := range strings.Lines(string(text)) {
-		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
-			if fields := strings.Fields(ids); len(fields) > 1 {
-				uid, _ := strconv.ParseUint(fields[1], 10, 32)
-				return uint32(uid)
-			}
-		}
-	}
-	return 0
 }
 
 // again reads the processor time of a process anew. It reports false if the process has ended.

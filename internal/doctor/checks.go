@@ -17,6 +17,7 @@ import (
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/run/inspect"
+	"github.com/gosmc/smc/internal/run/procs"
 	"github.com/gosmc/smc/internal/survey"
 	"github.com/gosmc/smc/internal/text"
 	"github.com/gosmc/smc/wire/clc"
@@ -34,6 +35,10 @@ func (r *Report) examine(ctx context.Context) error {
 		r.machine(ctx)
 	case err == nil:
 		err = r.program(ctx, pid)
+	case !strings.Contains(r.Subject, ":"):
+		if pid, err = serviceProcess(procs.Dir, r.Subject); err == nil {
+			err = r.program(ctx, pid)
+		}
 	default:
 		err = r.server(ctx)
 	}
@@ -103,6 +108,9 @@ func (r *Report) settings() (off bool) {
 	for _, dir := range survey.Off(r.opts.Dir) { // rule: cmd/gosmc TestDoctorOff: survey.Off(r.opts.Dir) -> survey.Off("/nonexistent")
 		r.add(Fail, "off", "The run directory "+dir+" is switched off, as by 'gosmc off --now': new "+
 			"connections stay TCP", "sudo gosmc on")
+	}
+	for _, p := range config.UnknownUsers(s.Users) { // rule: cmd/gosmc TestDoctorUnknownUser: s.Users -> nil
+		r.add(Warn, "policy", text.Printable(p.Message)+From(config.UsersWord), "gosmc config check")
 	}
 	if err := inspect.CheckDir(os.Geteuid()); err != nil {
 		r.add(Fail, "run-directory", errorText(err), "set GOSMC_DIR to an absolute path")
@@ -229,7 +237,7 @@ func servesAt(c *inventory.Conn, port int) bool {
 // program checks a process.
 func (r *Report) program(ctx context.Context, pid int) error {
 	if err := unix.Kill(pid, 0); pid <= 0 || errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("there is no process %d", pid)
+		return noProcess(pid)
 	}
 	g := survey.Ask(ctx, r.opts.Dir)
 	of := func(c inventory.Conn) bool { return inspect.IsOrIsBelow(c.PID, pid) } // rule: cmd/gosmc TestDoctorSupervisor: inspect.IsOrIsBelow(c.PID, pid) -> c.PID == pid
@@ -269,12 +277,19 @@ func (r *Report) server(ctx context.Context) error {
 		return err
 	}
 	for _, server := range e.Servers {
+		between := server.elsewhere && (len(s.UEIDs) > 0 || s.SMCRv1)
 		for _, step := range server.Steps {
 			level, fix := OK, ""
-			if !step.OK {
+			if !step.OK && between {
+				step.What += ": programs of 'gosmc run' stay TCP, those with package smc can use " +
+					"SMC-R"
+			} else if !step.OK {
 				level, fix = Fail, remedyOf(step.What, server.Server)
 			}
 			r.add(level, "server", server.Server+": "+step.What, fix)
+		}
+		if address, err := netip.ParseAddrPort(server.Server); between && err == nil {
+			r.between(ctx, address)
 		}
 	}
 	g := survey.Ask(ctx, r.opts.Dir)

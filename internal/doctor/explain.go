@@ -13,6 +13,7 @@ import (
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/run/inspect"
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/survey"
 )
 
@@ -35,6 +36,8 @@ type Server struct {
 		Mode   string `json:"mode"` // "SMC-D", "TCP"
 		Reason string `json:"reason"`
 	} `json:"library"`
+
+	elsewhere bool // the address is none of this machine, and nothing before that decides
 }
 
 type Step struct {
@@ -57,6 +60,9 @@ func Explain(ctx context.Context, address, program string, args []string, uid in
 	}
 	policy, err := config.NewPolicy(s.Listen, s.Connect, programs, name)
 	if err != nil {
+		return nil, err
+	}
+	if policy.Users, err = config.NewUsers(s.Users); err != nil {
 		return nil, err
 	}
 	hosts := survey.Ask(ctx, "")
@@ -142,6 +148,7 @@ func (e *Server) follow(server netip.AddrPort, program string, args []string, ui
 	if seen.PID != 0 {
 		who = fmt.Sprintf("%d/%s", seen.PID, cmp.Or(seen.Command, "n/a"))
 	}
+	e.elsewhere = !seen.Local
 	switch {
 	case !step(seen.Local, "%s is %san address of this machine", server.Addr(), not(seen.Local)):
 	case !step(seen.Listens, "%s listens on it", cmp.Or(map[bool]string{true: who, false: "nobody"}[seen.Listens], who)):
@@ -221,8 +228,8 @@ func (e *Server) library(server netip.AddrPort, uid int, s *config.Settings, pol
 			}
 			switch e.Library.Reason = policy.Listen.Refuses(server); {
 			case e.Library.Reason != "":
-			case int(h.UID) != uid:
-				e.Library.Reason = "the server belongs to another user: both must set Config.AnyUser"
+			case int(h.UID) != uid && !policy.Users.Admits(int(h.UID), rundir.OfMachine(h.Dir)):
+				e.Library.Reason = "the server belongs to another user, which is refused by policy users, or by its default where the run directory is not the machine's: 'gosmc policy add users any'"
 			default:
 				e.Library.Mode = "SMC-D"
 			}

@@ -7,7 +7,7 @@ import (
 
 // Options are the values that checks need of their caller.
 type Options struct {
-	// Subject is HOST:PORT, or a process ID; empty: the machine.
+	// Subject is HOST:PORT, a process ID, or a service of systemd; empty: the machine.
 	Subject string
 	// Dir is the run directory whose programs are looked at; empty: all.
 	Dir string
@@ -17,7 +17,7 @@ type Options struct {
 
 // A Report has the findings about a subject.
 type Report struct {
-	Subject  string    `json:"subject"` // HOST:PORT, or a process ID; empty: the machine
+	Subject  string    `json:"subject"` // HOST:PORT, a process ID, or a service; empty: the machine
 	Healthy  bool      `json:"healthy"` // no finding is a warning or a failure
 	Findings []Finding `json:"findings"`
 

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -78,8 +79,24 @@ func nearestFlag(cmd *cobra.Command, name string) string {
 
 // UnknownVerb is the error for a verb that does not exist.
 func UnknownVerb(root *cobra.Command, verb string) error {
+	for _, cmd := range root.Commands() { // a verb of another tool comes before one with like letters
+		if slices.Contains(cmd.SuggestFor, verb) {
+			return exit.Usagef("unknown verb %q; did you mean %q?", verb, cmd.Name())
+		}
+	}
 	if near := root.SuggestionsFor(verb); verb != "" && len(near) > 0 {
 		return exit.Usagef("unknown verb %q; did you mean %q?", verb, near[0])
 	}
 	return exit.Usagef("unknown verb %q", verb)
+}
+
+// UnknownCommand is the error for a command that a verb does not have. It names those that it has.
+func UnknownCommand(cmd *cobra.Command, word string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
+	}
+	return exit.Usagef("%s has no command %q, but %s", VerbOf(cmd), word, strings.Join(names, ", "))
 }

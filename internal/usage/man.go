@@ -3,6 +3,7 @@ package usage
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,14 +13,31 @@ import (
 	"github.com/gosmc/smc/internal/roff"
 )
 
-// Pages returns the manual pages of all commands by the name of their file, in roff: gosmc-VERB(1) and
-// gosmc-VERB-COMMAND(1), with the content of --help.
+// Pages returns the manual pages of all commands by the name of their file, in roff: gosmc-VERB and
+// gosmc-VERB-COMMAND in the section of the verb, with the content of --help.
 func Pages(root *cobra.Command) map[string]string {
 	pages := make(map[string]string)
 	for _, cmd := range Commands(root) {
-		pages[PageName(cmd)+".1"] = page(cmd)
+		pages[fmt.Sprintf("%s.%d", PageName(cmd), Section(cmd))] = page(cmd)
 	}
 	return pages
+}
+
+// forRoot are the verbs that an administrator uses: they change settings of the whole machine.
+var forRoot = []string{"agent", "off", "on", "pnet", "policy", "seid", "service", "ueid"}
+
+// Section is the section of the manual that has a command's page: 8 for administration, else 1.
+func Section(cmd *cobra.Command) int {
+	verb, _, _ := strings.Cut(VerbOf(cmd), " ")
+	if slices.Contains(forRoot, verb) {
+		return 8
+	}
+	return 1
+}
+
+// Reference names a command's manual page with its section, as in "gosmc-ss(1)".
+func Reference(cmd *cobra.Command) string {
+	return fmt.Sprintf("%s(%d)", PageName(cmd), Section(cmd))
 }
 
 // Commands returns cmd and the commands below it that have a manual page: all that help shows.
@@ -38,7 +56,7 @@ func PageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.Command
 
 func page(cmd *cobra.Command) string {
 	var m roff.Page
-	m.Head(PageName(cmd), 1, cmd.Short)
+	m.Head(PageName(cmd), Section(cmd), cmd.Short)
 	m.Section("SYNOPSIS")
 	uses := strings.TrimPrefix(cmd.UseLine(), cmd.CommandPath())
 	for use := range strings.SplitSeq(uses, " | "+VerbOf(cmd)+" ") {
@@ -94,9 +112,9 @@ func page(cmd *cobra.Command) string {
 	for _, c := range Commands(cmd.Root()) {
 		verbs := c.Parent() == cmd.Root() && cmd.Parent() == cmd.Root()
 		if c != cmd && (c.Parent() == cmd || c == cmd.Parent() || verbs) {
-			see = append(see, PageName(c)+"(1)")
+			see = append(see, Reference(c))
 		}
 	}
-	m.Raw(roff.Line(strings.Join(append(see, "gosmc.conf(5)"), ", ")) + "\n")
+	m.Raw(roff.Line(strings.Join(append(see, "gosmc.conf(5)", "gosmc(7)"), ", ")) + "\n")
 	return m.String()
 }
