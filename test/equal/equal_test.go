@@ -93,14 +93,41 @@ func TestCompare(t *testing.T) {
 		{"a bit less", []string{"0 ctl e0 add s1 in|out|et", "0 ewait e0 8"}, []string{"0", "1 s1 in|out"}, []string{"0", "1 s1 out"}, false},
 		{"a hang-up before any end", []string{"0 poll s1 in"}, []string{"0 s1 -"}, []string{"0 s1 hup"}, false},
 		{"a hang-up after an end", []string{"1 close s1", "0 poll s1 in"}, []string{"0", "1 s1 in"}, []string{"0", "1 s1 in|hup"}, true},
+		{"a hang-up of one of two with a name", []string{"1 close s1", "0 ewait e0 8 0"}, []string{"0", "2 s1 in|out s1 in"}, []string{"0", "2 s1 in|out|hup s1 in"}, true},
+		{"room that one of two with a name had", []string{"1 close s1", "0 ewait e0 8 0"}, []string{"0", "2 s1 in|out s1 in"}, []string{"0", "2 s1 in s1 in"}, false},
 		{"no error after an end", []string{"1 close s1", "0 poll s1 in"}, []string{"0", "1 s1 in|err|hup"}, []string{"0", "1 s1 in|hup"}, false},
 		{"no error after a reset", []string{"1 linger s1 1 0", "1 close s1", "0 poll s1 in"}, []string{"0", "0", "1 s1 in|err|hup"}, []string{"0", "0", "1 s1 in|hup"}, true},
 		{"a signal more", []string{"0 signals"}, []string{"io 0 urg 0 usr 0"}, []string{"io 1 urg 0 usr 0"}, true},
 		{"a signal less", []string{"0 signals"}, []string{"io 1 urg 0 usr 0"}, []string{"io 0 urg 0 usr 0"}, false},
+		{"a signal less of bytes for a receive that waited", []string{"&0 echo s1 8 block", "0 signals"}, []string{"left 0", "io 1 urg 0 usr 0"}, []string{"left 0", "io 0 urg 0 usr 0"}, true},
+		{"another signal less", []string{"&0 echo s1 8 block", "0 signals"}, []string{"left 0", "io 1 urg 1 usr 0"}, []string{"left 0", "io 1 urg 0 usr 0"}, false},
+		{"a signal less, later", []string{"&0 echo s1 8 block", "0 signals", "0 signals"}, []string{"left 0", "io 1 urg 0 usr 0", "io 1 urg 0 usr 0"}, []string{"left 0", "io 1 urg 0 usr 0", "io 0 urg 0 usr 0"}, false},
+		{"a signal less of a loop that polls", []string{"&0 echo s1 8 poll", "0 signals"}, []string{"left 0", "io 1 urg 0 usr 0"}, []string{"left 0", "io 0 urg 0 usr 0"}, false},
 		{"one that waits for ever", []string{"0 join"}, []string{""}, []string{"HANGS"}, false},
 	} {
 		s := &script{steps: tt.steps}
 		if got := compare(s, &play{lines: tt.bare}, &play{lines: tt.moved}); (got == "") != tt.equal {
+			t.Errorf("%s: compare = %q, want equal %v", tt.name, got, tt.equal)
+		}
+	}
+	for _, tt := range []struct {
+		name        string
+		steps       []string
+		bare, moved []string
+		rings       bool
+		equal       bool
+	}{
+		{"no error after an end, with bytes in a ring", []string{"1 close s1", "0 poll s1 in"}, []string{"0", "1 s1 in|err|hup"}, []string{"0", "1 s1 in|hup"}, true, true},
+		{"no error before any end", []string{"0 poll s1 in"}, []string{"1 s1 in|err"}, []string{"1 s1 in"}, true, false},
+		{"no edge for room, of bytes that were read", []string{"0 ctl e0 add s1 in|out|et", "0 ewait e0 8", "0 recv s1 9", "0 ewait e0 8"}, []string{"0", "1 s1 out", "5", "1 s1 out"}, []string{"0", "1 s1 out", "5", "0"}, true, true},
+		{"the same in-band", []string{"0 ctl e0 add s1 in|out|et", "0 ewait e0 8", "0 recv s1 9", "0 ewait e0 8"}, []string{"0", "1 s1 out", "5", "1 s1 out"}, []string{"0", "1 s1 out", "5", "0"}, false, false},
+		{"the same after a full connection", []string{"0 ctl e0 add s1 in|out|et", "0 fill s1", "0 recv s1 9", "0 ewait e0 8"}, []string{"0", "-1 EAGAIN full", "5", "1 s1 out"}, []string{"0", "-1 EAGAIN full", "5", "0"}, true, false},
+		{"no edge for room before any bytes", []string{"0 ctl e0 add s1 in|out|et", "0 ewait e0 8"}, []string{"0", "1 s1 out"}, []string{"0", "0"}, true, false},
+		{"no edge for bytes", []string{"0 ctl e0 add s1 in|out|et", "0 recv s1 9", "0 ewait e0 8"}, []string{"0", "5", "1 s1 in|out"}, []string{"0", "5", "0"}, true, false},
+		{"no edge for room, within", []string{"0 ctl e0 add s1 in|out|et", "0 recv s1 9", "0 ctl e3 add e0 in", "0 ewait e3 8"}, []string{"0", "5", "0", "1 e0 in"}, []string{"0", "5", "0", "0"}, true, true},
+	} {
+		s := &script{steps: tt.steps}
+		if got := compare(s, &play{lines: tt.bare}, &play{lines: tt.moved, rings: tt.rings}); (got == "") != tt.equal {
 			t.Errorf("%s: compare = %q, want equal %v", tt.name, got, tt.equal)
 		}
 	}

@@ -87,6 +87,26 @@ func TestFuzzState(t *testing.T) {
 	}
 }
 
+// TestFuzzLate plays a script again whose player has not come back: once.
+func TestFuzzLate(t *testing.T) {
+	defer func(a, b time.Duration) { playTime, spareTime = a, b }(playTime, spareTime)
+	playTime, spareTime = 0, 500*time.Millisecond
+	for _, tt := range []struct {
+		moved string
+		good  bool
+	}{{"if [ -e $0.once ]; then echo a; else : > $0.once; read -r more; fi", true}, {"read -r more", false}} {
+		l, err := openLedger("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		opt := options{seed: 500, scripts: 1, workers: 1, stop: 5}
+		good, err := fuzz(t.Context(), fake(t, "echo a", tt.moved), modes(1)[:2], opt, l)
+		if err != nil || good != tt.good {
+			t.Errorf("%q: fuzz = %v, %v", tt.moved, good, err)
+		}
+	}
+}
+
 // TestStall has a script hang over TCP that would have an hour. Without the end of those that stand
 // still this test does not end.
 func TestStall(t *testing.T) {

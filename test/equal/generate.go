@@ -61,6 +61,8 @@ type generator struct {
 	actors  int
 	threads bool
 	forked  bool
+	guarded [actorsMost + 1]bool
+	names   bool // processes that are guarded may ask for names
 	caught  [actorsMost + 1]bool
 	modes   []string
 	low     int             // SO_RCVLOWAT of the listener, which its connections have from it
@@ -77,7 +79,7 @@ var open = map[string]bool{
 
 // features names the things that scripts do or leave out: a few at a time find more than all at
 // once.
-var features = []string{"epoll", "edge", "loops", "blocked", "options", "signals", "urgent", "dup", "fork", "exec", "pass", "shutdown", "close", "reset", "zero", "flags", "burst", "peek", "lowat", "disconnect", "full", "defer", "nested", "before", "accepts"}
+var features = []string{"epoll", "edge", "loops", "blocked", "options", "signals", "urgent", "dup", "fork", "exec", "pass", "shutdown", "close", "reset", "zero", "flags", "burst", "peek", "lowat", "disconnect", "full", "defer", "nested", "before", "accepts", "guard"}
 
 // generate makes the script of a seed.
 func generate(seed uint64) *script {
@@ -109,6 +111,7 @@ func generate(seed uint64) *script {
 	if g.IntN(6) == 0 {
 		g.actors = 3
 	}
+	g.names = g.has["guard"] && g.IntN(2) == 0
 	g.begin()
 	for _, c := range g.conns {
 		for _, e := range c.ends {
@@ -180,6 +183,12 @@ func (g *generator) connect(six string) bool {
 	actor := 1 + g.IntN(g.actors-1)
 	if g.IntN(10) == 0 {
 		actor = 0
+	}
+	if g.guarded[actor] && !g.names { // it may not ask for names
+		return false
+	}
+	if g.guarded[0] { // a supervisor would join the connection to TCP, in its own time
+		return false
 	}
 	cs := g.slot(actor)
 	ss := g.slot(0)
@@ -292,7 +301,7 @@ func (g *generator) one() bool {
 		{14, "epoll", g.epoll}, {6, "edge", g.partly}, {10, "loops", g.loop}, {8, "blocked", g.blocked}, {8, "options", g.option}, {6, "signals", g.signals},
 		{8, "urgent", g.urgent}, {5, "dup", g.dup}, {2, "fork", g.fork}, {2, "exec", g.exec}, {3, "pass", g.pass}, {3, "shutdown", g.shutdown},
 		{3, "close", g.close}, {2, "reset", g.resets}, {3, "zero", g.zero}, {6, "burst", g.burst}, {4, "lowat", g.lowat}, {2, "", g.again},
-		{2, "disconnect", g.disconnect}, {3, "full", g.full}, {2, "", g.block}, {3, "nested", g.nest},
+		{2, "disconnect", g.disconnect}, {3, "full", g.full}, {2, "", g.block}, {3, "nested", g.nest}, {2, "guard", g.guard},
 	}
 	sum := 0
 	for _, k := range kinds {
@@ -468,6 +477,9 @@ func (g *generator) ask() bool {
 		return false
 	}
 	what := g.pick("fionread", "fionread", "fionread", "name", "peer", "flags", "fdflags", "atmark", "outq", "outqnsd")
+	if g.guarded[e.actor] && !g.names && (what == "name" || what == "peer") {
+		return false
+	}
 	if strings.HasPrefix(what, "outq") && (e.conn.unread[e.side] != 0 || !e.peer().open || e.shut) {
 		return false
 	}

@@ -62,7 +62,7 @@ func isolate() int {
 var sysctls = map[string]string{
 	"tcp_congestion_control": "reno",
 	"tcp_rmem":               "4096 131072 262144",
-	"tcp_wmem":               "4096 16384 262144",
+	"tcp_wmem":               "4096 16384 4194304", // of what a script pumps no send is to be refused, where no mode refuses any
 }
 
 // settleNetwork prepares TCP and the loopback interface of a namespace of our own. In the machine's
@@ -82,9 +82,10 @@ func settleNetwork(ctx context.Context) {
 	}
 	for _, args := range [][]string{
 		{"link", "set", "lo", "up"},
-		{"route", "replace", "table", "local", "local", "127.0.0.0/8", "dev", "lo", "proto", "kernel", "scope", "host", "src", "127.0.0.1", "quickack", "1"},
-		{"route", "replace", "table", "local", "local", "127.0.0.1", "dev", "lo", "proto", "kernel", "scope", "host", "src", "127.0.0.1", "quickack", "1"},
-		{"-6", "route", "replace", "table", "local", "local", "::1", "dev", "lo", "proto", "kernel", "metric", "0", "quickack", "1"},
+		{"route", "replace", "table", "local", "local", "127.0.0.0/8", "dev", "lo", "proto", "kernel", "scope", "host", "src", "127.0.0.1", "quickack", "1", "initcwnd", "100"},
+		{"route", "replace", "table", "local", "local", "127.0.0.1", "dev", "lo", "proto", "kernel", "scope", "host", "src", "127.0.0.1", "quickack", "1", "initcwnd", "100"},
+		{"-6", "route", "add", "table", "local", "local", "::1", "dev", "lo", "proto", "kernel", "metric", "10", "quickack", "1", "initcwnd", "100"},
+		{"-6", "route", "del", "table", "local", "local", "::1", "dev", "lo", "metric", "0"}, // the kernel's own: metric 0 is no number to ip
 	} {
 		if text, err := exec.CommandContext(ctx, ip, args...).CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "equal: ip %v: %v: %s\n", args, err, text)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -23,6 +24,7 @@ var source embed.FS
 type mode struct {
 	name    string
 	moved   bool     // under 'gosmc run'
+	rings   bool     // directions go over to rings
 	environ []string // beside that
 	most    int      // bytes that a script may leave unread in a direction, at most; 0: any number
 }
@@ -33,8 +35,8 @@ func modes(seed uint64) []mode {
 	return []mode{
 		{name: "bare", environ: []string{"EQUAL_BARE=1"}},
 		{name: "in-band", moved: true, environ: []string{"GOSMC_RING_AFTER=1TiB"}},
-		{name: "rings", moved: true, environ: []string{"GOSMC_RING_AFTER=1B"}},
-		{name: "shaken", moved: true, environ: []string{"GOSMC_RUN_SHAKE=" + strconv.FormatUint(seed%1_000_000+1, 10)}, most: smallMost},
+		{name: "rings", moved: true, rings: true, environ: []string{"GOSMC_RING_AFTER=1B"}},
+		{name: "shaken", moved: true, rings: true, environ: []string{"GOSMC_RUN_SHAKE=" + strconv.FormatUint(seed%1_000_000+1, 10)}, most: smallMost},
 	}
 }
 
@@ -70,7 +72,7 @@ func newTool(ctx context.Context, dir, gosmc string, seed uint64) (*tool, error)
 	}
 	if t.gosmc == "" {
 		t.gosmc = filepath.Join(dir, "gosmc")
-		if text, err := exec.CommandContext(ctx, "go", "build", "-o", t.gosmc, "github.com/gosmc/smc/cmd/gosmc").CombinedOutput(); err != nil {
+		if text, err := exec.CommandContext(ctx, "go", "build", "-buildvcs=auto", "-o", t.gosmc, "github.com/gosmc/smc/cmd/gosmc").CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("go build: %w\n%s", err, text)
 		}
 	}
@@ -88,12 +90,14 @@ type player struct {
 	out    *bufio.Reader
 	says   strings.Builder // standard error
 	played int
+	late   atomic.Bool   // it was killed as it took too long
 	stall  time.Duration // see bareStall; 0: a script may take all its time
 }
 
 // A play is the outcome of a script in a mode.
 type play struct {
 	lines  []string // the observation of each step
+	rings  bool     // the mode has some
 	died   string   // which process of the script was killed by which signal; empty: none
 	moved  int      // connections that left TCP
 	of     int      // connections
@@ -174,7 +178,12 @@ func (p *player) play(s *script, most time.Duration) (*play, error) {
 		}
 	}
 	p.played++
-	limit := time.AfterFunc(most+spareTime, func() { p.cmd.Process.Kill() })
+	p.late.Store(false)
+	process := p.cmd.Process
+	limit := time.AfterFunc(most+spareTime, func() {
+		p.late.Store(true)
+		process.Kill()
+	})
 	defer limit.Stop()
 	var b strings.Builder
 	stall := p.stall
@@ -189,7 +198,7 @@ func (p *player) play(s *script, most time.Duration) (*play, error) {
 	if _, err := io.WriteString(p.in, b.String()); err != nil {
 		return nil, p.gone(err)
 	}
-	r := &play{}
+	r := &play{rings: p.mode.rings}
 	begun := false
 	for {
 		line, err := p.out.ReadString('\n')
@@ -217,8 +226,15 @@ func (p *player) play(s *script, most time.Duration) (*play, error) {
 	}
 }
 
+// errLate is the error of a player that has not come back in time, as when all processes were
+// stopped for a while.
+var errLate = errors.New("took too long")
+
 // gone ends a player that does not answer as it should.
 func (p *player) gone(err error) error {
+	if p.late.Load() {
+		err = errLate
+	}
 	p.cmd.Process.Kill()
 	p.stop()
 	return fmt.Errorf("player (%s): %w: %s", p.mode.name, err, strings.TrimSpace(p.says.String()))

@@ -113,7 +113,7 @@ static bool moved(int fd)
 	int domain = 0;
 	socklen_t len = sizeof(domain);
 
-	return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_UNIX;
+	return direct(SYS_getsockopt, fd, SOL_SOCKET, SO_DOMAIN, (long)&domain, (long)&len) == 0 && domain == AF_UNIX;
 }
 
 static unsigned port_of(const struct sockaddr_storage *ss)
@@ -290,7 +290,7 @@ static const struct option {
 	{"rcvlowat", SOL_SOCKET, SO_RCVLOWAT}, {"sndlowat", SOL_SOCKET, SO_SNDLOWAT}, {"priority", SOL_SOCKET, SO_PRIORITY},
 	{"error", SOL_SOCKET, SO_ERROR}, {"type", SOL_SOCKET, SO_TYPE}, {"domain", SOL_SOCKET, SO_DOMAIN},
 	{"protocol", SOL_SOCKET, SO_PROTOCOL}, {"acceptconn", SOL_SOCKET, SO_ACCEPTCONN}, {"peekoff", SOL_SOCKET, SO_PEEK_OFF},
-	{"passcred", SOL_SOCKET, SO_PASSCRED}, {"busypoll", SOL_SOCKET, SO_BUSY_POLL}, {"dontroute", SOL_SOCKET, SO_DONTROUTE},
+	{"sndbuf", SOL_SOCKET, SO_SNDBUF}, {"passcred", SOL_SOCKET, SO_PASSCRED}, {"busypoll", SOL_SOCKET, SO_BUSY_POLL}, {"dontroute", SOL_SOCKET, SO_DONTROUTE},
 	{"tos", IPPROTO_IP, IP_TOS}, {"ttl", IPPROTO_IP, IP_TTL}, {"v6only", IPPROTO_IPV6, IPV6_V6ONLY}, {NULL, 0, 0},
 };
 
@@ -491,7 +491,7 @@ static const struct operation {
 	{"waits", 1, op_waits}, {"sleep", 1, op_sleep}, {"send", 2, op_send}, {"recv", 2, op_recv}, {"burst", 3, op_burst},
 	{"pump", 4, op_pump}, {"drain", 4, op_drain}, {"echo", 3, op_echo}, {"ping", 4, op_ping}, {"fill", 1, op_fill}, {"empty", 1, op_empty},
 	{"poll", 2, op_poll}, {"select", 1, op_select}, {"epoll", 1, op_epoll}, {"ctl", 3, op_ctl}, {"ewait", 2, op_ewait}, {"dup", 2, op_dup},
-	{"fork", 1, op_fork}, {"exec", 0, op_exec}, {"sendfd", 2, op_sendfd}, {"recvfd", 1, op_recvfd}, {NULL, 0, NULL},
+	{"fork", 1, op_fork}, {"exec", 0, op_exec}, {"guard", 0, op_guard}, {"sendfd", 2, op_sendfd}, {"recvfd", 1, op_recvfd}, {NULL, 0, NULL},
 };
 
 void carry_out(char *text)

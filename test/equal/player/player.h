@@ -108,6 +108,7 @@ uint64_t msec_now(void);
 void act(int actor, int thread, unsigned from);
 bool sleeps(int pid, int tid);
 void settle(int fd);
+long direct(long nr, long a, long b, long c, long d, long e);
 
 /* ops.c */
 struct args {
@@ -158,6 +159,7 @@ void op_ewait(const struct args *a);
 void op_dup(const struct args *a);
 void op_fork(const struct args *a);
 void op_exec(const struct args *a);
+void op_guard(const struct args *a);
 void op_sendfd(const struct args *a);
 void op_recvfd(const struct args *a);
 
