@@ -75,7 +75,7 @@ func sources(t *testing.T) []*source {
 // skipped reports whether a directory has nothing of the product.
 func skipped(rel, base string) bool {
 	switch rel {
-	case "test", "bin", "dist", "internal/smctest", "internal/dissect/dissecttest":
+	case "test", "bin", "dist", "internal/smctest", "internal/core/coretest", "internal/dissect/dissecttest":
 		return true
 	}
 	return base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_")

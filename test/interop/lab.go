@@ -47,6 +47,7 @@ type lab struct {
 	mayFind []string          // the same
 	drops   *dropMeter        // since the case began
 	environ []string          // of processes of ours, beside this one's
+	journal journal           // of our hosts
 }
 
 func (l *lab) note(format string, args ...any) {

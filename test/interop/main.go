@@ -200,7 +200,12 @@ func runInside(ctx context.Context, opt options) error {
 			fmt.Printf("ok    %-28s %5.1f s  %s\n", c.name, seconds, strings.Join(l.notes, "; "))
 		} else {
 			failed++
-			fmt.Printf("FAIL  %-28s %5.1f s  %s\n", c.name, seconds, strings.ReplaceAll(err.Error(), "\n", "\n      "))
+			fmt.Printf("FAIL  %-28s %5.1f s  %s\n", c.name, seconds, indented(err.Error()))
+			for _, x := range []struct{ what, text string }{{"before", strings.Join(l.notes, "; ")}, {"our log", l.journal.String()}} {
+				if x.text != "" {
+					fmt.Printf("      %s: %s\n", x.what, indented(x.text))
+				}
+			}
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("ended early: %w", context.Cause(ctx))

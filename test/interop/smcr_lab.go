@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -114,9 +115,11 @@ func (l *lab) host(cfg host.Config) (*host.Host, error) {
 		cfg.UEIDs = []string{ueid}
 	}
 	cfg.ShortAfter = -1 // all connections of a case are moved
+	var log io.Writer = &l.journal
 	if l.verbose {
-		cfg.Logger = slog.New(slog.NewTextHandler(os.Stdout, nil))
+		log = io.MultiWriter(log, os.Stdout)
 	}
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 	h, err := host.New(cfg)
 	if err != nil {
 		return nil, err

@@ -250,6 +250,11 @@ func (f failover) try(ctx context.Context, l *lab, d damage, each func(h *host.H
 		return err
 	}
 	err = each(h, f.witness(l, d))
+	if err != nil {
+		ours, ourErr := l.ourView(ctx)
+		guests, guestErr := l.guestView(ctx)
+		l.note("when it had failed, we saw %v %v, the guest %v %v", ours, ourErr, guests, guestErr)
+	}
 	if err == nil {
 		if err = l.agree(ctx, "SYMMETRIC"); err != nil {
 			err = fmt.Errorf("after the repair: %w", err)

@@ -129,7 +129,7 @@ var xinetd = &program{
 		}
 		conf := l.file("xinetd.conf", "defaults\n{\n instances = 50\n cps = 1000 1\n}\n"+
 			service("cat", cat, "server = /bin/cat")+
-			service("hello", sh, "server = /bin/sh\n server_args = -c read\\ x;echo\\ hello\\ $x")+
+			service("hello", sh, "server = /bin/sh\n server_args = "+l.file("hello", "read x\necho hello $x\n"))+
 			strings.Replace(service("echo", inner, "id = inner"), "UNLISTED", "INTERNAL UNLISTED", 1)+
 			service("there", redirected, fmt.Sprintf("redirect = 127.0.0.1 %d", sh)))
 		l.serve(redirected, "xinetd", "-dontfork", "-f", conf, "-pidfile", filepath.Join(l.dir, "pid"))
@@ -150,6 +150,9 @@ var xinetd = &program{
 			}
 			to.Close()
 			l.must(s.wait(l))
+			if strings.HasPrefix(what, "a script") && out.String() != "hello "+in {
+				l.must(fmt.Errorf("%s says %q", what, out.String()))
+			}
 			l.result(what, sumOf(out.String()))
 		}
 		through("cat", cat, string(b))

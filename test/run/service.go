@@ -3,13 +3,13 @@ package main
 import (
 	"encoding/json"
 	"os"
-
 	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/gosmc/smc/internal/child"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,7 +32,7 @@ var service = &program{
 		l.must(os.MkdirAll(filepath.Dir(gosmc), 0o755))
 		b, err := os.ReadFile(l.gosmc)
 		l.must(err)
-		l.must(os.WriteFile(gosmc, b, 0o755))
+		l.must(child.WriteProgram(gosmc, b))
 		data := filepath.Join(l.dir, "data")
 		l.must(os.Mkdir(data, 0o755))
 

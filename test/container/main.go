@@ -1,0 +1,137 @@
+// Command container starts real containers with Debian's runc, and has the programs in them talk: bare, under 'gosmc
+// run', and with package smc. Each container has network, PID, mount, IPC and user namespaces of its own, users of its
+// own, a read-only root that this command builds, the capabilities and the seccomp profile of podman, and
+// no_new_privs. A bridge joins them. Its router translates a service address and published ports to the servers, and
+// hides the clients behind its own address. Nothing of the agent is mounted.
+//
+// The output has to equal that of the bare programs. The counters of gosmc have to show that each connection left
+// TCP, and the kernel's, how many there were. README.md has the list.
+//
+// It needs root and Linux 6.16, and installs missing packages. It exits with 0 if all is so, with 1 if not, and with 2 if it
+// could not run. Whatever it makes has a name of its own, and is taken away in the end, also when it is killed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Bounds. The times seen on two busy cores are a fraction of each.
+const (
+	totalTimeout   = 20 * time.Minute
+	installTimeout = 8 * time.Minute  // packages come over a network
+	patience       = 60 * time.Second // for one program
+	pollTime       = 10 * time.Millisecond
+)
+
+// Exit statuses.
+const (
+	exitBad    = 1 // something is not as it should be
+	exitUnable = 2 // the test could not run
+)
+
+// errUnable is wrapped by errors that say that the test could not run.
+var errUnable = errors.New("cannot run")
+
+// A trial is one part of the test.
+type trial struct {
+	name  string
+	about string // what is tried
+	small bool   // it is part of -small
+	run   func(*lab) error
+}
+
+var trials = []trial{
+	{"library", "package smc at both ends: a static program in an empty root, with both seccomp profiles", true, (*lab).library},
+	{"many", "10,000 connections of package smc through the service address", false, (*lab).many},
+	{"redis", "redis and its clients; package smc at one end, at both", true, (*lab).redis},
+	{"nginx", "nginx with curl and busybox; package smc at one end, at both", true, (*lab).nginx},
+	{"postgres", "postgres with psql and pgbench", false, (*lab).postgres},
+	{"haproxy", "haproxy between curl and nginx, three containers", false, (*lab).haproxy},
+	{"agent", "the agent is killed during transfers, and comes back", true, (*lab).agentKilled},
+	{"killed", "a container is killed during transfers", true, (*lab).containerKilled},
+	{"removed", "a network namespace is removed during transfers", false, (*lab).networkRemoved},
+}
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == keeperArg {
+		keep(os.Args[2])
+		return
+	}
+	only := flag.String("only", "", "try only these parts: names, separated by commas")
+	list := flag.Bool("list", false, "list the parts and end")
+	small := flag.Bool("small", false, "leave out the parts that take long")
+	verbose := flag.Bool("v", false, "print what servers print")
+	flag.Parse()
+	if *list {
+		for _, t := range trials {
+			fmt.Printf("%-10s %s\n", t.name, t.about)
+		}
+		return
+	}
+	names := regexp.MustCompile(`[ ,]+`).Split(strings.Trim(*only, " ,"), -1)
+	chosen := slices.DeleteFunc(slices.Clone(trials), func(t trial) bool {
+		return *only != "" && !slices.Contains(names, t.name) || *small && !t.small
+	})
+	if flag.NArg() != 0 || len(chosen) == 0 {
+		fmt.Fprintln(os.Stderr, "container-test: no such part; -list has the names")
+		os.Exit(exitUnable)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), totalTimeout)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	err := runAll(ctx, chosen, *verbose)
+	stop()
+	cancel()
+	switch {
+	case errors.Is(err, errUnable):
+		fmt.Fprintln(os.Stderr, "container-test:", err)
+		os.Exit(exitUnable)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "container-test:", err)
+		os.Exit(exitBad)
+	}
+	fmt.Println("ok")
+}
+
+// runAll runs the chosen parts one after another, up to the first that fails.
+func runAll(ctx context.Context, chosen []trial, verbose bool) (err error) {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%w: needs root", errUnable)
+	}
+	l := &lab{ctx: ctx, verbose: verbose}
+	if err := l.install(); err != nil {
+		return fmt.Errorf("%w: %w", errUnable, err)
+	}
+	defer func() { err = errors.Join(err, l.clean()) }()
+	for _, step := range []func() error{l.make, l.build, l.roots, l.network, l.startAgent} {
+		if err := step(); err != nil {
+			return fmt.Errorf("%w: %w", errUnable, err)
+		}
+	}
+	for _, t := range chosen {
+		start := time.Now()
+		fmt.Printf("%s: %s\n", t.name, t.about)
+		err := t.run(l)
+		l.stopAll()
+		if err == nil {
+			err = l.agentWell()
+		}
+		if ctx.Err() != nil {
+			err = errors.Join(context.Cause(ctx), err)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", t.name, err)
+		}
+		fmt.Printf("  done in %.1f s\n", time.Since(start).Seconds())
+	}
+	return nil
+}
