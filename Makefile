@@ -21,10 +21,13 @@ BIN = bin/gosmc
 
 # Where 'make packages' puts things.
 DIST ?= dist
+
+# Where 'make demo-pcap' writes.
+PCAP ?= smc.pcap
 MEASURE = github.com/gosmc/smc/internal/measure
 
 .DEFAULT_GOAL := help
-.PHONY: help build install uninstall man packages package-test test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload preload-verify std-test run-test go-test suite-test equal-test interop
+.PHONY: help build install uninstall man demo-pcap packages package-test test check lint fmt vet cross staticcheck tidy race fuzz bench rules golden bpf preload preload-verify std-test run-test go-test suite-test equal-test container-test interop
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -47,9 +50,12 @@ install: build ## install the command, its manual pages and completion: make ins
 uninstall: ## remove what 'make install' installed, with the same PREFIX and DESTDIR
 	rm -f $(DESTDIR)$(PREFIX)/bin/gosmc
 	rm -rf $(DESTDIR)$(PREFIX)/lib/gosmc
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/gosmc.1 $(DESTDIR)$(PREFIX)/share/man/man1/gosmc-*.1 $(DESTDIR)$(PREFIX)/share/man/man5/gosmc.conf.5 $(DESTDIR)$(PREFIX)/share/man/man7/gosmc-reasons.7
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/gosmc.1 $(DESTDIR)$(PREFIX)/share/man/man1/gosmc-*.1 $(DESTDIR)$(PREFIX)/share/man/man5/gosmc.conf.5 $(DESTDIR)$(PREFIX)/share/man/man7/gosmc-reasons.7 $(DESTDIR)$(PREFIX)/share/man/man7/gosmc.7 $(DESTDIR)$(PREFIX)/share/man/man8/gosmc-*.8
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/gosmc $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gosmc
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gosmc.fish
+
+demo-pcap: ## write smc.pcap, the capture of docs/dump.md, so that its commands can be pasted
+	go run ./cmd/gosmc dump --write $(PCAP) wire/roce/testdata/linux-6.12-smcrv2-two-links.pcap.gz internal/dissect/testdata/linux-6.12-smcrv2-two-links-tcp.pcap.gz
 
 packages: ## make a deb, an rpm and an archive for amd64 and arm64, an OCI image, SBOMs and SHA256SUMS in DIST (dist)
 	cd packaging/build && go run . -o '$(abspath $(DIST))' -version '$(VERSION)' -commit '$(COMMIT)' -date '$(DATE)'
@@ -104,7 +110,7 @@ rules: ## take the rules that are marked in the source out, one at a time: does 
 	go run ./test/rules
 
 golden: ## rewrite the expected output in testdata/; look at the difference before you commit it
-	@set -e; for dir in $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -r -n 1 dirname | sort -u); do \
+	@set -e; for dir in $$(grep -rlE --include='*_test.go' 'flag\.Bool\("update"|coretest\.CheckTable\(' . | xargs -r -n 1 dirname | sort -u); do \
 		echo "go test $$dir -update"; \
 		go test $$dir -update; \
 	done
@@ -124,6 +130,9 @@ std-test: ## the tests of Go's own net, net/http, crypto/tls and others over SMC
 
 run-test: ## programs of Debian under gosmc run: see docs/run.md; installs them, as root
 	go run ./test/run
+
+container-test: ## programs in containers of runc, bare, under gosmc run and with package smc; SMALL=1 leaves out parts that take long; installs what is missing, as root: see test/container/README.md
+	go run ./test/container $(if $(SMALL),-small)
 
 go-test: ## released Go programs, compiled by gosmc go build; SMALL=1 leaves out those that compile long: see test/gotest/README.md
 	go run ./test/gotest $(if $(SMALL),-small)

@@ -15,8 +15,9 @@ import (
 //go:embed internal/admission/*.go internal/attempts/*.go internal/config/*.go internal/conn/*.go
 //go:embed internal/control/*.go
 //go:embed internal/core/*.go internal/dispose/*.go internal/handshake/*.go internal/host/*.go internal/ism/*.go
-//go:embed internal/introduce/*.go internal/late/*.go internal/link/*.go internal/near/*.go internal/paired/*.go internal/pairing/*.go
+//go:embed internal/ism/sockets/*.go internal/introduce/*.go internal/late/*.go internal/link/*.go internal/llcflow/*.go internal/near/*.go internal/paired/*.go internal/pairing/*.go
 //go:embed internal/option/*.go internal/plain/*.go internal/pnet/*.go internal/port/*.go internal/rdma/*.go
+//go:embed internal/rdma/netdev/*.go internal/rdma/orphan/*.go internal/rdma/polling/*.go
 //go:embed internal/rendezvous/*.go internal/rnic/*.go internal/rundir/*.go internal/smcd/*.go
 //go:embed internal/run/broker/*.go internal/run/client/*.go internal/run/proto/*.go
 //go:embed internal/smcr/*.go internal/sockdiag/*.go internal/stream/*.go internal/sysinfo/*.go internal/tcpwatch/*.go

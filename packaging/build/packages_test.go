@@ -287,7 +287,7 @@ func TestContents(t *testing.T) {
 			}
 			for _, name := range []string{
 				"/etc/gosmc.conf", "/usr/lib/systemd/system/gosmc-agent.service", "/usr/lib/tmpfiles.d/gosmc.conf", "/usr/lib/sysusers.d/gosmc.conf",
-				"/usr/share/man/man1/gosmc.1.gz", "/usr/share/man/man1/gosmc-run.1.gz", "/usr/share/man/man5/gosmc.conf.5.gz", "/usr/share/man/man7/gosmc-reasons.7.gz",
+				"/usr/share/man/man1/gosmc.1.gz", "/usr/share/man/man1/gosmc-run.1.gz", "/usr/share/man/man5/gosmc.conf.5.gz", "/usr/share/man/man7/gosmc-reasons.7.gz", "/usr/share/man/man7/gosmc.7.gz", "/usr/share/man/man8/gosmc-agent.8.gz",
 				"/usr/share/bash-completion/completions/gosmc", "/usr/share/fish/vendor_completions.d/gosmc.fish", "/usr/share/zsh/site-functions/_gosmc",
 				"/usr/share/doc/gosmc/LICENSE", "/usr/share/doc/gosmc/LICENSES.modules", "/usr/share/doc/gosmc/gosmc.spdx.json", "/usr/share/doc/gosmc/docs/run.md",
 			} {
