@@ -17,7 +17,9 @@
 #include <sched.h>
 
 #define MOST 64		   /* rings of one instance; others have tokens */
+#define ASK_FIRST_NSEC 4000 /* the same, at first, where rings may have tokens that are looked at soon */
 #define ASK_NSEC 50000	   /* after which the kernel is asked although rings have bytes */
+#define SPARE 4	   /* looks in a row that the kernel may end without one more ring that is looked at */
 #define SELDOM 16	   /* waits between two looks where it does not pay, at first */
 
 /* A ring of an instance, with the registration of its descriptor. */
@@ -40,6 +42,9 @@ struct busy {
 	uint32_t n;	 /* members, and free places between them */
 	uint32_t next;	/* the member that comes first */
 	uint64_t asked; /* when the kernel was */
+	uint32_t known;	/* the most members since the loop has slept, when the kernel ended a look */
+	uint32_t spare; /* more looks that it may end */
+	bool gathers;	/* no look has paid since the loop has slept */
 	struct luck luck;
 	struct member members[MOST];
 };
@@ -70,6 +75,13 @@ static void take_out(struct member *m)
 		ring_unref(r);
 }
 
+/* anew is for a loop that has rings looked at from now on which it has not read yet. */
+static void anew(struct busy *b)
+{
+	b->known = b->spare = 0;
+	b->gathers = true;
+}
+
 /* forget takes all members out of an instance that is no more. The lock is held. */
 static void forget(struct busy *b, uint32_t serial)
 {
@@ -78,6 +90,7 @@ static void forget(struct busy *b, uint32_t serial)
 	b->n = b->next = 0;
 	b->asked = 0;
 	b->luck = (struct luck){0};
+	anew(b);
 	__atomic_store_n(&b->serial, serial, __ATOMIC_SEQ_CST);
 }
 
@@ -580,19 +593,48 @@ static bool any_ready(const struct busy *b)
 	return false;
 }
 
+/*
+ * gathers says whether a look that the kernel has ended counts neither way. A loop that has slept looks into the rings alone that it has read since. Where it has many, the
+ * next bytes are in another one, which is looked at from then on. Without this a loop that has slept once would sleep each time: by the turn of the one ring that it looks
+ * into, the look is over.
+ */
+static bool gathers(struct busy *b)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < b->n; i++)
+		n += b->members[i].ring && b->members[i].events;
+	if (n > b->known) {
+		b->known = n;
+		b->spare = SPARE;
+	} else if (b->spare == 0) {
+		return false;
+	} else {
+		b->spare--;
+	}
+	return true;
+}
+
 /* look looks for a while whether something comes. *n: events of the kernel, or its error. */
 static bool look(struct busy *b, int epfd, struct epoll_event *events, int max, const sigset_t *mask, uint64_t begin, int *n)
 {
+	uint64_t patience = b->gathers ? ASK_FIRST_NSEC : ASK_NSEC;
 	struct glance g;
 	bool paid = false;
 
 	*n = 0;
 	glance_begin(&g, begin);
-	while (*n == 0 && !(paid = any_ready(b)) && glance_on(&g))
-		if (g.now - b->asked > ASK_NSEC)
-			*n = ask(b, epfd, events, 0, max, mask, g.now);
-	if (*n >= 0) /* an event of the kernel would have come earlier without the look */
+	while (*n == 0 && !(paid = any_ready(b)) && glance_on(&g)) {
+		if (g.now - b->asked <= patience)
+			continue;
+		*n = ask(b, epfd, events, 0, max, mask, g.now);
+		patience = patience < ASK_NSEC / 2 ? patience * 2 : ASK_NSEC;
+	}
+	if (*n > 0 && gathers(b))
+		luck_again(&b->luck);
+	else if (*n >= 0) /* an event of the kernel would have come earlier without the look */
 		luck_paid(&b->luck, paid, SELDOM);
+	b->gathers &= !paid;
 	if (glance_over(&g, paid || *n))
 		*n = -EINTR;
 	return paid;
@@ -628,8 +670,10 @@ int busy_wait(int epfd, uint32_t serial, bool sole, struct epoll_event *events, 
 		n = collect(b, epfd, events, max, false, sole);
 	if (n == 0 && k != 0)
 		return k;
-	if (n == 0)
+	if (n == 0) {
 		n = collect(b, epfd, events, max, true, sole);
+		anew(b);
+	}
 	return n ? n : BUSY_SLEEP;
 }
 

@@ -184,6 +184,8 @@ bool luck_tries(struct luck *luck, uint32_t seldom)
 void luck_paid(struct luck *luck, bool paid, uint32_t seldom)
 {
 	if (paid) {
+		if (luck->left < 0)
+			luck->left = 0;
 		luck->left += luck->left < LUCK_MOST;
 		luck->seldom = seldom;
 	} else if (luck->left > 0) {
@@ -191,4 +193,10 @@ void luck_paid(struct luck *luck, bool paid, uint32_t seldom)
 	} else if (luck->seldom < SELDOMEST) {
 		luck->seldom *= 2;
 	}
+}
+
+/* luck_again has the next wait look, too: this look has neither paid nor not. */
+void luck_again(struct luck *luck)
+{
+	luck->waits = luck->seldom;
 }

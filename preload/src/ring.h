@@ -360,6 +360,7 @@ bool glance_on(struct glance *g);
 bool glance_over(struct glance *g, bool came);
 bool luck_tries(struct luck *luck, uint32_t seldom);
 void luck_paid(struct luck *luck, bool paid, uint32_t seldom);
+void luck_again(struct luck *luck);
 
 /* Descriptors that are ends of pairs, as far as this process knows: ends.c */
 #define ENDS 65536
