@@ -50,6 +50,8 @@ static ssize_t take(size_t n, bool peek)
 	struct iovec parts[2] = {{buf, n / 2}, {buf + n / 2, n - n / 2}};
 	ssize_t got;
 
+	if (!moved() && taken != written)
+		await(a, POLLIN); /* TCP may still be delivering on a busy machine */
 	if (peek)
 		got = recv(a, buf, n, MSG_PEEK);
 	else if (rnd(2))
