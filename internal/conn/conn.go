@@ -244,6 +244,8 @@ type Env struct {
 
 	ResetPatience time.Duration // before a reset of TCP counts: ResetPatience, but in tests
 	WordTime      time.Duration // between two looks for the last word of a peer: WordTime, but in tests
+
+	keepAlives keepAlives
 }
 
 // Agreed is the result of the handshake, as people want to see it.

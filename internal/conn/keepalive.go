@@ -2,6 +2,7 @@ package conn
 
 import (
 	"net"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,53 @@ func PutOff(config net.KeepAliveConfig, idle *time.Duration) LateKeepAlive {
 func (k LateKeepAlive) turnOn(tcp *net.TCPConn) {
 	if k { // rule: internal/host TestKeepAlive
 		tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true})
+	}
+}
+
+// On a connection that is plain TCP keepalive is turned on a moment later, as most of those that
+// are TCP because they are short have ended by then. Nobody can tell the difference: the first probe
+// is sent after 15 seconds without a word, from the last one on, and who looks at the socket, or sets
+// an option of keepalive, finds it turned on.
+
+// A keepAlives turns keepalive on for connections that have lasted for keepAliveDelay. Its zero value
+// is ready for use.
+type keepAlives struct {
+	mu      sync.Mutex
+	waiting []*TCP // a timer runs while there is one
+}
+
+// soon turns keepalive on for a connection within keepAliveDelay. The timer of a bubble might never
+// fire, if the bubble ends first, so there it is done at once.
+func (k *keepAlives) soon(c *TCP) {
+	if bubbleAt(c.since) { // rule: TestLateKeepAliveInBubble: bubbleAt(c.since) -> false
+		c.turnOnKeepAlive()
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.waiting = append(k.waiting, c)
+	if len(k.waiting) == 1 {
+		time.AfterFunc(keepAliveDelay, k.turnOn)
+	}
+}
+
+func (k *keepAlives) turnOn() {
+	k.mu.Lock()
+	waiting := k.waiting
+	k.waiting = nil
+	k.mu.Unlock()
+	for _, c := range waiting {
+		c.turnOnKeepAlive()
+	}
+}
+
+// turnOnKeepAlive turns keepalive on if that was put off until now.
+func (b *base) turnOnKeepAlive() {
+	b.options.mu.Lock()
+	defer b.options.mu.Unlock()
+	if b.options.lateKeepAlive {
+		b.options.lateKeepAlive = false // rule: TestLateKeepAlive
+		b.keepAlive.turnOn(b.tcp)
 	}
 }
 

@@ -18,6 +18,9 @@ const (
 	// bytes that it wrote before.
 	ResetPatience = 20 * time.Millisecond
 
+	// keepAliveDelay is how old a plain TCP connection becomes before keepalive is turned on, most often.
+	keepAliveDelay = 100 * time.Millisecond
+
 	// maxUnreadSweeps is for how many periods more the sweeper waits until all that was written is
 	// known to be read, before it gives back the pages that it can and forgets the connection. With
 	// one period to become quiet, that is less than a minute.

@@ -19,8 +19,9 @@ type Options struct {
 }
 
 type optionStore struct {
-	mu     sync.Mutex
-	values Options
+	mu            sync.Mutex
+	values        Options
+	lateKeepAlive bool // is to be turned on
 }
 
 func (s *optionStore) abortive() bool {
@@ -58,6 +59,7 @@ func (b *base) SetNoDelay(noDelay bool) error {
 
 // SetKeepAlive implements [Conn].
 func (b *base) SetKeepAlive(on bool) error {
+	b.turnOnKeepAlive() // rule: TestLateKeepAlive
 	return b.setOption(func() error { return b.tcp.SetKeepAlive(on) }, func(o *Options) { o.KeepAlive.Enable = on })
 }
 
@@ -66,6 +68,7 @@ func (b *base) SetKeepAlivePeriod(d time.Duration) error { return b.setKeepAlive
 
 // setKeepAlivePeriod remembers d, and tells TCP another time.
 func (b *base) setKeepAlivePeriod(d, tcp time.Duration) error {
+	b.turnOnKeepAlive() // rule: TestLateKeepAlive
 	return b.setOption(func() error { return b.tcp.SetKeepAlivePeriod(tcp) }, func(o *Options) { o.KeepAlive.Idle, o.KeepAlive.Interval = d, d })
 }
 
@@ -76,6 +79,7 @@ func (b *base) SetKeepAliveConfig(config net.KeepAliveConfig) error {
 
 // setKeepAliveConfig remembers config, and tells TCP another one.
 func (b *base) setKeepAliveConfig(config, tcp net.KeepAliveConfig) error {
+	b.turnOnKeepAlive() // rule: TestLateKeepAlive
 	return b.setOption(func() error { return b.tcp.SetKeepAliveConfig(tcp) }, func(o *Options) { o.KeepAlive = config })
 }
 

@@ -38,7 +38,10 @@ func NewTCP(p *Pending, f Fallback) *TCP {
 	case len(f.Held) > 0:
 		c.crossing = givenBack(f.Held)
 	}
-	p.keepAlive.turnOn(p.tcp)
+	if p.keepAlive {
+		c.options.lateKeepAlive = true
+		c.env.keepAlives.soon(c)
+	}
 	reason := f.Reason // a copy: a record is not to hold on to the connection
 	c.Trace(Record{Kind: control.TraceFallback, Reason: &reason, ByPeer: f.ByPeer}, nil)
 	return c
@@ -110,6 +113,7 @@ func (c *TCP) Forget() { c.env.Owner.Forget(c) }
 
 // SyscallConn implements [Conn].
 func (c *TCP) SyscallConn() (syscall.RawConn, error) {
+	c.turnOnKeepAlive() // rule: TestLateKeepAlive
 	raw, err := c.tcp.SyscallConn()
 	if err == nil && !c.crossing.done() {
 		return filteredConn{raw, c}, nil
@@ -119,6 +123,7 @@ func (c *TCP) SyscallConn() (syscall.RawConn, error) {
 
 // File implements [Conn].
 func (c *TCP) File() (*os.File, error) {
+	c.turnOnKeepAlive() // rule: TestLateKeepAlive
 	if !c.crossing.done() {
 		raw, err := c.tcp.SyscallConn()
 		if err == nil {

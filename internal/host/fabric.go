@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
@@ -62,7 +60,7 @@ func (h *Host) open() (*fabric, clc.Diagnosis, error) {
 	h.fabricMu.Lock()
 	defer h.fabricMu.Unlock()
 	switch {
-	case h.fabric != nil && h.fabric.bubble != inBubble(): // rule: TestBubble
+	case h.fabric != nil && h.fabric.bubble != conn.InBubble(): // rule: TestBubble
 		return nil, clc.DiagBubble, errors.New("the host is in use on the other side of a testing/synctest bubble")
 	case h.fabric != nil:
 		return h.fabric, clc.DiagNone, nil
@@ -111,7 +109,7 @@ func (h *Host) openFabric() (*fabric, clc.Diagnosis, error) {
 		}
 		return nil, reason, err
 	}
-	return &fabric{device: device, bubble: inBubble()}, clc.DiagNone, nil
+	return &fabric{device: device, bubble: conn.InBubble()}, clc.DiagNone, nil
 }
 
 // maxReasonText bounds the text of an error in a reason, in bytes: a path can have thousands.
@@ -139,22 +137,6 @@ func (h *Host) lookup(d clc.Diagnosis) clc.Reason {
 	text = text[:min(len(text), maxReasonText)]
 	r.Sentence = "The run directory cannot be used: " + strings.ToValidUTF8(text, "") + "." // rule: TestRunDirectory
 	return r
-}
-
-// inBubble reports whether the caller is in a bubble of testing/synctest. Channels and timers of a
-// bubble can only be used inside, so a host and its users have to be on the same side. The clock
-// tells: the clock of a bubble begins at the first day of 2000. Two bubbles at the same time are
-// not told apart.
-func inBubble() bool {
-	now := time.Now()
-	if now.Year() >= bubbleEnds {
-		return false
-	}
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_REALTIME, &ts) != nil {
-		return false
-	}
-	return time.Unix(ts.Unix()).Sub(now).Abs() > time.Hour
 }
 
 // openFabricOrNil returns the fabric if it is open.

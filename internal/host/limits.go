@@ -68,9 +68,5 @@ const (
 	defaultSMCRLinks = 2
 )
 
-// bubbleEnds is the year from which on a clock does not belong to a bubble of testing/synctest. The
-// clock of a bubble begins in 2000. bubbleEnds spares most calls a look at the clock of the system.
-const bubbleEnds = 2020
-
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)

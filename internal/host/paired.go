@@ -30,7 +30,7 @@ func (h *Host) newPairing() *paired.Point {
 			return f.device.Device, clc.DiagNone, nil
 		},
 		Opened: func() *ism.Device {
-			if f := h.openFabricOrNil(); f != nil && f.bubble == inBubble() {
+			if f := h.openFabricOrNil(); f != nil && f.bubble == conn.InBubble() {
 				return f.device.Device
 			}
 			return nil

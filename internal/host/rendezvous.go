@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
@@ -29,7 +30,7 @@ func (h *Host) newPoint() *rendezvous.Point {
 			return meetingDevice{h, f.device.Device}, clc.DiagNone, nil
 		},
 		Opened: func() rendezvous.Device {
-			if f := h.openFabricOrNil(); f != nil && f.bubble == inBubble() { // rule: TestBubble: f.bubble == inBubble() -> true
+			if f := h.openFabricOrNil(); f != nil && f.bubble == conn.InBubble() { // rule: TestBubble: f.bubble == conn.InBubble() -> (conn.InBubble() || true)
 				return meetingDevice{h, f.device.Device}
 			}
 			return nil
