@@ -12,9 +12,19 @@ import (
 	"github.com/gosmc/smc/internal/rundir"
 )
 
-// openEvery is how long a file is used before it is looked whether it is the directory's still, or
-// whether there is one now.
-const openEvery = time.Second
+const (
+	// openEvery is how long a file is used before it is looked whether it is the directory's still,
+	// or whether there is one now.
+	openEvery = time.Second
+
+	// An answer that connections to a server stay TCP is good for againMost more of them, and for
+	// againTime. The calls to ask again are most of the time that a short connection loses here. As
+	// much as that may be missing in the table: preload/src/admission.c does the same.
+	againMost = 16
+	againTime = 100 * time.Millisecond
+
+	maxTold = 64 // servers of which such an answer is remembered
+)
 
 // A Client is a process that asks the table about its connections. The zero value moves all. It may
 // be used by several goroutines at once.
@@ -26,9 +36,19 @@ type Client struct {
 	file    *os.File  // nil: there is none
 	looked  time.Time // for the file
 	program uint64    // our hash; 0: not known yet
+	told    map[netip.AddrPort]*told
 
 	opened time.Time     // when the file was
 	booted time.Duration // CLOCK_BOOTTIME then
+}
+
+// A told is the last answer about a server: connections stay TCP.
+type told struct {
+	at    int64 // of the entry
+	key   uint64
+	left  uint32 // connections for which it is good
+	count uint32 // those that the table does not have yet
+	until time.Time
 }
 
 // NewClient returns one for a run directory. after is how many connections have to be short before
@@ -46,6 +66,7 @@ func (c *Client) SetAfter(after int) { c.after.Store(int64(after)) }
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.countTold()
 	if c.file != nil {
 		c.file.Close()
 		c.file = nil
@@ -70,6 +91,21 @@ func (t Ticket) Far() Ticket {
 // Counts reports whether the ticket notes anything.
 func (t Ticket) Counts() bool { return t.client != nil }
 
+// Known reports whether connections to a server stay TCP because Ask has said so of another one a
+// moment ago. Then there is no ticket, and Ask need not be called. The socket may be in another
+// network namespace, which few programs have.
+func (c *Client) Known(server netip.AddrPort) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.told[server]
+	if t == nil || t.left == 0 || c.after.Load() < 1 || time.Now().After(t.until) { // rule: TestClientKnown: time.Now().After(t.until) -> false
+		return false
+	}
+	t.left--
+	t.count++
+	return true
+}
+
 // Ask reports whether a connection to a server may be moved, of a socket in the network namespace
 // with a cookie. Where nothing can be remembered all are.
 func (c *Client) Ask(server netip.AddrPort, netns uint64) (t Ticket, moved bool) {
@@ -87,12 +123,55 @@ func (c *Client) Ask(server netip.AddrPort, netns uint64) (t Ticket, moved bool)
 	if !ok {
 		return Ticket{}, true
 	}
+	if t := c.told[server]; t != nil {
+		if t.key == key {
+			e.count(t.count) // rule: TestClientKnown
+		} else {
+			c.add(t)
+		}
+		delete(c.told, server)
+	}
 	moved = e.shorts < uint32(after) || e.turn()
 	e.used = c.uptime()
 	if !c.write(at, &e) {
 		return Ticket{}, true
 	}
+	if !moved {
+		c.tell(server, at, &e)
+	}
 	return Ticket{client: c, at: at, key: key}, moved
+}
+
+// tell remembers that connections to a server stay TCP, up to the next one that is moved as a trial.
+func (c *Client) tell(server netip.AddrPort, at int64, e *entry) {
+	if len(c.told) >= maxTold { // rule: TestClientKnown: len(c.told) >= maxTold -> false
+		c.countTold()
+	}
+	if c.told == nil {
+		c.told = make(map[netip.AddrPort]*told)
+	}
+	left := min(againMost, e.nextProbe()-1-e.since) // turn has left since below that
+	c.told[server] = &told{at: at, key: e.key, left: left, until: time.Now().Add(againTime)}
+}
+
+// countTold has the table count the connections that were told of no more than an earlier answer.
+func (c *Client) countTold() {
+	for _, t := range c.told {
+		c.add(t)
+	}
+	clear(c.told)
+}
+
+func (c *Client) add(t *told) {
+	if t.count > 0 {
+		c.change(t.at, t.key, func(e *entry) { e.count(t.count) })
+	}
+}
+
+// count counts n connections that stayed TCP.
+func (e *entry) count(n uint32) {
+	e.since += n
+	e.kept += uint64(n)
 }
 
 // turn counts a connection where others were short, and reports whether it is moved as a trial.
@@ -201,22 +280,25 @@ func (t Ticket) Short() {
 }
 
 func (t Ticket) change(f func(*entry)) {
-	c := t.client
-	if c == nil {
-		return
+	if c := t.client; c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.change(t.at, t.key, f)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+}
+
+// change changes the entry of a key.
+func (c *Client) change(at int64, key uint64, f func(*entry)) {
 	var b [entryLen]byte
 	if c.file == nil {
 		return
 	}
-	if _, err := c.file.ReadAt(b[:], t.at); err != nil {
+	if _, err := c.file.ReadAt(b[:], at); err != nil {
 		return
 	}
-	if e := parseEntry(b[:]); e.key == t.key { // it may be another one's by now
+	if e := parseEntry(b[:]); e.key == key { // it may be another one's by now
 		f(&e)
-		c.write(t.at, &e)
+		c.write(at, &e)
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -249,4 +251,90 @@ func TestTicketOfAnother(t *testing.T) {
 	var none Ticket
 	none.Short()
 	none.Grown()
+}
+
+// known counts the connections to a server that stay TCP by the last answer.
+func known(c *Client) (n int) {
+	for c.Known(server) {
+		n++
+	}
+	return n
+}
+
+// lateBy makes the last answers older, or less old.
+func lateBy(c *Client, d time.Duration) {
+	for _, t := range c.told {
+		t.until = t.until.Add(-d)
+	}
+}
+
+// TestClientKnown asks once for several connections, which are counted all the same, and moves the
+// same ones as a trial.
+func TestClientKnown(t *testing.T) {
+	dir := newDir(t)
+	c := newClient(t, dir, 1)
+	if got := known(c); got != 0 {
+		t.Errorf("%d connections are known at the beginning", got)
+	}
+	var kept []int
+	for range 1 + 3 + 1 {
+		if got := connect(c, server, 1, true); got == "m" {
+			kept = append(kept, 0)
+		} else {
+			kept[len(kept)-1]++
+		}
+		lateBy(c, -time.Hour) // so that the time does not matter
+		kept[len(kept)-1] += known(c)
+	}
+	if !slices.Equal(kept, []int{31, againMost + 1}) {
+		t.Errorf("after each that was moved so many stay TCP: %d, want 31 and %d", kept, againMost+1)
+	}
+	memory := func(netns uint64) Memory {
+		where, _ := rundir.Private(dir)
+		return Lookup(where, Key(server, netns, c.program))
+	}
+	if got := memory(1).Kept; got != 31+1 {
+		t.Errorf("the table counts %d connections, want %d: the others come with the next question", got, 31+1)
+	}
+	// A socket of another namespace has an entry of its own.
+	if _, moved := c.Ask(server, 2); !moved {
+		t.Error("a server of another namespace is not moved")
+	}
+	if here, there := memory(1).Kept, memory(2).Kept; here != 31+1+againMost || there != 0 {
+		t.Errorf("then %d and %d, want %d and 0", here, there, 31+1+againMost)
+	}
+
+	connect(c, server, 1, true)
+	lateBy(c, againTime+1)
+	if got := known(c); got != 0 {
+		t.Errorf("%d connections are known by an old answer", got)
+	}
+
+	connect(c, server, 1, true)
+	lateBy(c, -time.Hour)
+	if !c.Known(server) {
+		t.Fatal("not known")
+	}
+	before := memory(1).Kept
+	c.SetAfter(-1)
+	if got := known(c); got != 0 {
+		t.Errorf("%d connections stay TCP where all are moved", got)
+	}
+	c.SetAfter(1)
+	for port := range uint16(2 * maxTold) {
+		connect(c, netip.AddrPortFrom(server.Addr(), 1000+port), 2, true)
+		if len(c.told) > maxTold {
+			t.Fatalf("answers about %d servers are remembered, want at most %d", len(c.told), maxTold)
+		}
+	}
+	if got := memory(1).Kept; got != before+1 {
+		t.Errorf("where answers about too many others came, the table counts %d connections, want %d", got, before+1)
+	}
+	connect(c, server, 1, true)
+	lateBy(c, -time.Hour)
+	c.Known(server)
+	c.Close()
+	if got := memory(1).Kept; got != before+3 {
+		t.Errorf("at the end the table counts %d connections, want %d", got, before+3)
+	}
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -127,5 +130,48 @@ func TestAdmissionLong(t *testing.T) {
 	client := newTestHost(t, Config{Dir: r.dir, ShortAfter: 2})
 	if got := r.connect(client, 20, 8, DialOptions{}); got != strings.Repeat("m", 20) {
 		t.Errorf("connections with eight requests: %s", got)
+	}
+}
+
+// TestAdmissionKnown has a connection that stays TCP without a question be as any other: the program's
+// settings hold, and so does a policy that has changed.
+func TestAdmissionKnown(t *testing.T) {
+	r := newAdmissionRig(t)
+	client := newTestHost(t, Config{Dir: r.dir, ShortAfter: 1})
+	for deadline := time.Now().Add(patience); ; { // an answer may become too old before the next line
+		r.connect(client, 2, 1, DialOptions{})
+		if client.admission.Known(r.l.addr) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nothing is known of a server after two short connections")
+		}
+	}
+	var seen string
+	from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3)}
+	c, err := client.Dial(boundedContext(t), "tcp", r.l.Addr().String(), DialOptions{
+		LocalAddr: from,
+		Control: func(_ context.Context, network, address string, _ syscall.RawConn) error {
+			seen = network + " " + address
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if ip, want := c.LocalAddr().(*net.TCPAddr).IP, "tcp4 "+r.l.Addr().String(); !ip.Equal(from.IP) || seen != want {
+		t.Errorf("a connection from %v, control was called for %q; want %v, %q", ip, seen, from.IP, want)
+	}
+	if got := c.Reason().Code; got != clc.DiagShort {
+		t.Errorf("TCP because of %v, want short", c.Reason())
+	}
+
+	refusing := newTestHost(t, Config{Dir: r.dir, Connect: config.Filter{Addresses: []string{"none"}}})
+	client.rules.current.Store(refusing.rules.policy())
+	c = mustDial(t, client, r.l.Addr())
+	defer c.Close()
+	if got := c.Reason().Code; got != clc.DiagNotAllowed {
+		t.Errorf("TCP because of %v, where the policy refuses the server", c.Reason())
 	}
 }

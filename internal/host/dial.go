@@ -59,10 +59,43 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 	h.hold()
 	defer h.letGo()
 	h.openControl()
+	policy := h.rules.policy()
+	if dest, ok := destination(network, address); ok && keptShort(h, policy, &opts, dest) {
+		return dialShort(ctx, h, opts, network, address)
+	}
 	d := dialing{
-		host: h, opts: &opts, policy: h.rules.policy(), call: h.meeting.NewCall(), run: client.NewCall(h.cfg.Dir),
+		host: h, opts: &opts, policy: policy, call: h.meeting.NewCall(), run: client.NewCall(h.cfg.Dir),
 	}
 	return d.dial(ctx, network, address, buffer)
+}
+
+// keptShort reports whether connections to a server stay TCP by what was found out a moment ago for
+// another one. Then nothing has to be asked, and the socket needs no look.
+func keptShort(h *Host, policy *config.Policy, opts *DialOptions, dest netip.AddrPort) bool {
+	dest = netip.AddrPortFrom(dest.Addr().Unmap(), dest.Port())
+	return mayStayTCP(h, opts, dest) && !h.rules.refusesDial(policy, dest) && h.admission.Known(dest) // rule: TestAdmissionKnown: !h.rules.refusesDial(policy, dest) -> true
+}
+
+// mayStayTCP reports whether it matters how earlier connections to a server have ended. Where something
+// else than TCP is required they are moved all the same, and to a peer that expects it.
+func mayStayTCP(h *Host, opts *DialOptions, dest netip.AddrPort) bool {
+	return !h.cfg.Disabled && opts.Require.Met(conn.ModeTCP) && !h.speaksCLC(dest.Addr(), dest.Port()) // rule: TestAdmission: opts.Require.Met(conn.ModeTCP) -> true
+}
+
+// dialShort makes a connection that stays TCP.
+func dialShort(ctx context.Context, h *Host, opts DialOptions, network, address string) (conn.Conn, error) {
+	nd := opts.Net
+	nd.LocalAddr, nd.Control, nd.ControlContext = nil, nil, opts.Control
+	if opts.LocalAddr != nil {
+		nd.LocalAddr = opts.LocalAddr
+	}
+	keepAlive := conn.PutOff(nd.KeepAliveConfig, &nd.KeepAlive)
+	c, err := nd.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	p := h.newConn(c.(*net.TCPConn), true, opts.Net.KeepAliveConfig, keepAlive)
+	return p.FallBack(opts.Require, conn.Fallback{Reason: h.lookup(clc.DiagShort)})
 }
 
 // Adopt makes a plain TCP connection of one that was made elsewhere. If it succeeds, tcp belongs to
@@ -218,14 +251,17 @@ type admitted struct {
 	short  bool
 }
 
-// admit reports whether a socket may be moved. One of which something else than TCP is required is,
-// and so is one to a peer that expects it.
+// admit reports whether a socket may be moved.
 func (d *dialing) admit(raw syscall.RawConn, dest netip.AddrPort) bool {
 	dest = netip.AddrPortFrom(dest.Addr().Unmap(), dest.Port())
-	if d.host.cfg.Disabled || !d.opts.Require.Met(conn.ModeTCP) || d.host.speaksCLC(dest.Addr(), dest.Port()) { // rule: TestAdmission
+	if !mayStayTCP(d.host, d.opts, dest) {
 		return true
 	}
-	ticket, moved := d.host.admission.Ask(dest, netnsOf(raw))
+	var ticket admission.Ticket
+	moved := false
+	if !d.host.admission.Known(dest) {
+		ticket, moved = d.host.admission.Ask(dest, netnsOf(raw))
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.admitted = append(d.admitted, admitted{dest, ticket, !moved})
