@@ -231,8 +231,10 @@ type Owner interface {
 	// Failed counts a connection that has failed.
 	Failed(reason string)
 
-	// Trace keeps an event, and copies the message that it is about.
-	Trace(r Record, message []byte)
+	// BeginTrace returns the place of an event, which is empty, for the caller to fill in. EndTrace
+	// follows at once and keeps the event, and copies the message that it is about.
+	BeginTrace() *Record
+	EndTrace(message []byte)
 }
 
 // An Env has the values that the connections of a host have in common.

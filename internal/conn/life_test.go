@@ -53,11 +53,12 @@ func (o *notingOwner) Forget(Conn)               { o.note("forget") }
 func (o *notingOwner) Closed(Conn)               { o.note("closed") }
 func (o *notingOwner) FellBack(clc.Reason, bool) { o.note("fell back") }
 func (o *notingOwner) Failed(reason string)      { o.note(reason) }
-func (o *notingOwner) Trace(r Record, _ []byte) {
+func (o *notingOwner) BeginTrace() *Record {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.traced = append(o.traced, r)
+	o.traced = append(o.traced, Record{})
+	return &o.traced[len(o.traced)-1]
 }
+func (o *notingOwner) EndTrace([]byte) { o.mu.Unlock() }
 
 // has reports whether a call was made, or a failure has a reason that begins with it.
 func (o *notingOwner) has(call string) bool {

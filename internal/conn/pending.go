@@ -99,9 +99,16 @@ func (i *ident) RemoteAddr() net.Addr { return i.tcp.RemoteAddr() }
 
 // Trace traces an event of the connection.
 func (i *ident) Trace(r Record, message []byte) {
+	place := i.env.Owner.BeginTrace()
+	*place = r
+	i.name(place)
+	i.env.Owner.EndTrace(message)
+}
+
+// name says of an event which connection it is about.
+func (i *ident) name(r *Record) {
 	r.Conn, r.Client, r.Mode, r.Agreed = i.id, i.client, i.mode, i.agreed
 	r.Local, r.Peer = i.local, i.remote
-	i.env.Owner.Trace(r, message)
 }
 
 // TraceFailed traces the end of a connection that did not come about.
@@ -115,7 +122,11 @@ func (i *ident) TraceFailed(err error) {
 
 // TraceClosed implements [Conn].
 func (i *ident) TraceClosed(in, out uint64) {
-	i.Trace(Record{Kind: control.TraceClosed, Numbers: [2]uint64{in, out}, Age: time.Since(i.since)}, nil)
+	age := time.Since(i.since)
+	r := i.env.Owner.BeginTrace()
+	i.name(r)
+	r.Kind, r.Numbers, r.Age = control.TraceClosed, [2]uint64{in, out}, age
+	i.env.Owner.EndTrace(nil)
 }
 
 // opError wraps an error of the connection as package net does.

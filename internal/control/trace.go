@@ -67,14 +67,29 @@ var errTraceListeners = fmt.Errorf("%d programs follow this host already, which 
 // does not keep r, and fills in the time. If no memory is to be taken for a longer message than
 // ever before, it does not allocate.
 func (t *Trace[R]) Add(r *R, message []byte) {
+	*t.Begin() = *r
+	t.End(message)
+}
+
+// Begin is the first half of Add: it returns the place of the event, which is empty, for the caller
+// to fill in. End follows at once, since other events wait for it. A record is large: one that is
+// made elsewhere and handed on has a copy in the frame of each function on the way, and the stack of
+// a goroutine that serves a short connection would have to grow for that.
+func (t *Trace[R]) Begin() *R {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.ring == nil {
 		t.ring = make([]traced[R], traceHistory)
 	}
 	slot := &t.ring[t.next%uint64(len(t.ring))]
 	slot.at = time.Now() // here, so that time has the order of the events
-	slot.record = *r
+	slot.record = *new(R)
+	return &slot.record
+}
+
+// End keeps the event that Begin has begun.
+func (t *Trace[R]) End(message []byte) {
+	defer t.mu.Unlock()
+	slot := &t.ring[t.next%uint64(len(t.ring))]
 	slot.bytes = append(slot.bytes[:0], message[:min(len(message), llc.MaxLen)]...)
 	t.next++
 	t.oldest = max(t.oldest, t.next-min(t.next, uint64(len(t.ring))))

@@ -36,7 +36,8 @@ func (testOwner) Add(conn.Conn) error       { return nil }
 func (testOwner) Forget(conn.Conn)          {}
 func (testOwner) Closed(conn.Conn)          {}
 func (testOwner) FellBack(clc.Reason, bool) {}
-func (testOwner) Trace(conn.Record, []byte) {}
+func (testOwner) BeginTrace() *conn.Record  { return new(conn.Record) }
+func (testOwner) EndTrace([]byte)           {}
 
 func newTestDriver() *Driver {
 	return New(Config{Release: clc.Release1, UEIDs: []wire.EID{fakeEID}, MaxLinks: 2, Owner: testOwner{}, Logger: slog.New(slog.DiscardHandler)})

@@ -31,10 +31,11 @@ func (o *connOwner) Failed(reason string) {
 	o.counters.ended(endOfConnection, reason) // rule: TestSMCRDataLies
 }
 
-// Trace implements [Owner].
-func (o *connOwner) Trace(r conn.Record, message []byte) {
-	o.trace.Add(&traceRecord{Record: r}, message)
-}
+// BeginTrace implements [Owner].
+func (o *connOwner) BeginTrace() *conn.Record { return &o.trace.Begin().Record }
+
+// EndTrace implements [Owner].
+func (o *connOwner) EndTrace(message []byte) { o.trace.End(message) }
 
 // A handshakeOwner is a host as its handshakes know it.
 type handshakeOwner Host
