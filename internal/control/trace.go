@@ -72,9 +72,9 @@ func (t *Trace[R]) Add(r *R, message []byte) {
 }
 
 // Begin is the first half of Add: it returns the place of the event, which is empty, for the caller
-// to fill in. End follows at once, since other events wait for it. A record is large: one that is
-// made elsewhere and handed on has a copy in the frame of each function on the way, and the stack of
-// a goroutine that serves a short connection would have to grow for that.
+// to fill in. End follows at once, since other events wait for it. A record is large, and one that is
+// handed on has a copy in the frame of each function on the way. For these the stack of a goroutine
+// that serves a short connection would have to grow.
 func (t *Trace[R]) Begin() *R {
 	t.mu.Lock()
 	if t.ring == nil {
