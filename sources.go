@@ -18,7 +18,7 @@ import (
 //go:embed internal/ism/sockets/*.go internal/introduce/*.go internal/late/*.go internal/link/*.go internal/llcflow/*.go internal/near/*.go internal/paired/*.go internal/pairing/*.go
 //go:embed internal/option/*.go internal/plain/*.go internal/pnet/*.go internal/port/*.go internal/rdma/*.go
 //go:embed internal/rdma/netdev/*.go internal/rdma/orphan/*.go internal/rdma/polling/*.go
-//go:embed internal/rendezvous/*.go internal/rnic/*.go internal/rundir/*.go internal/smcd/*.go
+//go:embed internal/rendezvous/*.go internal/ring/*.go internal/rnic/*.go internal/rundir/*.go internal/smcd/*.go
 //go:embed internal/run/broker/*.go internal/run/client/*.go internal/run/proto/*.go
 //go:embed internal/smcr/*.go internal/sockdiag/*.go internal/stream/*.go internal/sysinfo/*.go internal/tcpwatch/*.go
 //go:embed internal/transport/*.go internal/udp/*.go internal/user/*.go internal/verbs/*.go

@@ -4,12 +4,9 @@ package conn
 
 import (
 	"io"
-	"net"
-	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/gosmc/smc/internal/ring"
 	"github.com/gosmc/smc/internal/stream"
 	"github.com/gosmc/smc/wire/cdc"
 )
@@ -68,7 +65,7 @@ func TestAllocations(t *testing.T) {
 	t.Run("Unix", func(t *testing.T) {
 		lent, _ := newTCPPair(t)
 		end, theirs := newUnixPair(t)
-		var c Conn = NewUnix(newPending(lent), end, 0)
+		var c Conn = NewUnix(newPending(lent), ring.New(end, -1, false), 0)
 		peers := make([]byte, 1)
 		n := testing.AllocsPerRun(100, func() {
 			var buf [1]byte
@@ -83,25 +80,4 @@ func TestAllocations(t *testing.T) {
 			t.Errorf("%v allocations", n)
 		}
 	})
-}
-
-// newUnixPair returns the two ends of a pair of Unix sockets.
-func newUnixPair(t *testing.T) (ours, theirs *net.UnixConn) {
-	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "pair")
-		c, err := net.FileConn(f)
-		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		ends[i] = c.(*net.UnixConn)
-	}
-	return ends[0], ends[1]
 }

@@ -14,7 +14,8 @@ import (
 // nothing comes.
 type opaqueConn struct {
 	syscall.RawConn
-	conn *ident
+	conn   *ident
+	before func() // is called before the socket is looked at; nil: nothing
 }
 
 // Write implements [syscall.RawConn].
@@ -24,6 +25,9 @@ func (o opaqueConn) Write(func(fd uintptr) bool) error {
 
 // Read implements [syscall.RawConn].
 func (o opaqueConn) Read(f func(fd uintptr) (done bool)) error {
+	if o.before != nil {
+		o.before()
+	}
 	done := false
 	err := o.RawConn.Read(func(fd uintptr) bool {
 		done = f(fd)

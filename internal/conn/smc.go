@@ -146,7 +146,7 @@ func (c *SMC) SyscallConn() (syscall.RawConn, error) {
 	if err != nil {
 		return raw, err
 	}
-	return opaqueConn{raw, &c.ident}, nil
+	return opaqueConn{raw, &c.ident, nil}, nil
 }
 
 // File implements [Conn].

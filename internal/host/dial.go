@@ -18,6 +18,7 @@ import (
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/ring"
 	"github.com/gosmc/smc/internal/run/client"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -161,7 +162,7 @@ func (d *dialing) dial(ctx context.Context, network, address string, buffer int)
 	if peer != nil {
 		d.run.HangUp() // for other sockets
 	} else if end, why := d.run.Connected(tcp); end != nil {
-		return d.host.finishPair(p, end, 0)
+		return d.host.finishPair(p, ring.New(end, -1, true), 0)
 	} else if why != clc.DiagNone {
 		reason = why
 	}

@@ -4,12 +4,13 @@ import (
 	"net"
 
 	"github.com/gosmc/smc/internal/conn"
+	"github.com/gosmc/smc/internal/ring"
 	"github.com/gosmc/smc/internal/run/broker"
 )
 
 // finishPair makes p a connection over a pair of Unix sockets. pid is the process at the other end,
 // 0 if it is not known.
-func (h *Host) finishPair(p *conn.Pending, end *net.UnixConn, pid int) (conn.Conn, error) {
+func (h *Host) finishPair(p *conn.Pending, end *ring.End, pid int) (conn.Conn, error) {
 	c := conn.NewUnix(p, end, pid)
 	if err := h.add(c); err != nil {
 		end.Close()
@@ -63,7 +64,7 @@ func (l *Listener) claimPair(tcp *net.TCPConn) bool {
 	if end == nil {
 		return false
 	}
-	if c, err := l.host.finishPair(l.newConn(tcp), end, pid); err == nil {
+	if c, err := l.host.finishPair(l.newConn(tcp), ring.New(end, -1, false), pid); err == nil {
 		l.deliver(accepted{conn: c})
 	} else {
 		l.settled()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/ring"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -78,7 +79,7 @@ func (p *Point) onAnswer(peer *ism.Peer, m Message) {
 // An Outcome says how the process is reached that has accepted a connection.
 type Outcome struct {
 	Peer   *ism.Peer     // the peering with it; nil: none
-	End    *net.UnixConn // our end of a pair, in place of the connection; nil: none. The caller's
+	End    *ring.End     // our end of a pair, in place of the connection; nil: none. The caller's
 	Paired bool          // the peer is on this kernel: no other kind of SMC is for the connection
 	Why    clc.Diagnosis // it is to be plain TCP, if there is neither
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/internal/ring"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -54,7 +55,7 @@ type Candidate struct {
 	awaited bool
 	peer    *ism.Peer // of the client; nil before it is known
 	id      uint64
-	end     *net.UnixConn // of a pair with the client, in place of peer
+	end     *ring.End // of a pair with the client, in place of peer
 }
 
 // Claim returns the candidate for a connection that was just accepted, or nil and the reason why it has no
@@ -105,7 +106,7 @@ func (c *Candidate) Peer() *ism.Peer { return c.peer }
 
 // End returns our end of a pair that takes the place of the connection, nil if there is none. It is the
 // caller's, once.
-func (c *Candidate) End() *net.UnixConn { return c.end }
+func (c *Candidate) End() *ring.End { return c.end }
 
 // Accept tells the client that CLC will be read from the connection. If it reports false the client is
 // gone, and the connection is of no use.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/internal/introduce"
+	"github.com/gosmc/smc/internal/ring"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -28,6 +29,7 @@ import (
 type lent struct {
 	question *introduce.Question
 	end      *net.UnixConn // owned
+	memory   int           // of rings; owned. -1: none
 }
 
 // lend takes the end that the agent has lent for a connection. It returns nil if that is not possible: the
@@ -38,14 +40,17 @@ func lend(q *introduce.Question, a *introduce.Answer, tcp *net.TCPConn) *lent {
 		return nil
 	}
 	end := proto.UnixConn(a.Socket)
+	a.Socket = -1
 	if end == nil {
+		a.Discard()
 		return nil
 	}
 	if !q.Ready() { // rule: TestPairAgentGone
 		dispose.Conn(end)
+		a.Discard()
 		return nil
 	}
-	return &lent{q, end}
+	return &lent{q, end, a.Memory}
 }
 
 // fate waits until the server's program has the other end. It returns our end, which the caller owns, or
@@ -60,10 +65,11 @@ func lend(q *introduce.Question, a *introduce.Answer, tcp *net.TCPConn) *lent {
 //	the time last has passed then    an error: the agent, or the server's supervisor, is stopped
 func (l *lent) fate(
 	ctx context.Context, wait, last time.Duration,
-) (end *net.UnixConn, why clc.Diagnosis, err error) {
+) (end *ring.End, why clc.Diagnosis, err error) {
 	defer func() {
 		if end == nil {
 			dispose.Conn(l.end) // with descriptors in it, perhaps
+			dispose.Close(l.memory)
 		}
 	}()
 	late := time.NewTimer(wait)
@@ -77,7 +83,7 @@ func (l *lent) fate(
 				a.Discard()
 				return nil, reasonOf(a.Reason), nil
 			default:
-				return l.end, clc.DiagNone, nil
+				return ring.New(l.end, l.memory, true), clc.DiagNone, nil
 			}
 		case <-late.C:
 			if recalled { // rule: TestPairSilence
@@ -100,7 +106,10 @@ func (c *Candidate) takePair(q *introduce.Question, a *introduce.Answer) clc.Dia
 	// The keeper of an agent that was killed gives no end back that has a name.
 	if nameEnd(a.Socket, proto.RoleServer, c.tcp) { // rule: TestPairNamed: nameEnd(a.Socket, proto.RoleServer, c.tcp) -> nameEnd(a.Socket, proto.RoleServer, c.tcp) || true
 		if copied, err := unix.FcntlInt(uintptr(a.Socket), unix.F_DUPFD_CLOEXEC, 0); err == nil {
-			c.end = proto.UnixConn(copied)
+			if end := proto.UnixConn(copied); end != nil {
+				c.end = ring.New(end, a.Memory, false)
+				a.Memory = -1
+			}
 		}
 	}
 	if c.end == nil {

@@ -184,7 +184,7 @@ func (s *side) dials(c *net.TCPConn, pairs bool) <-chan awaited {
 }
 
 // areEnds checks that bytes come through a pair, and that an end has the name of its connection.
-func areEnds(t *testing.T, end *net.UnixConn, other int, role byte, tcp *net.TCPConn) {
+func areEnds(t *testing.T, end net.Conn, other int, role byte, tcp *net.TCPConn) {
 	t.Helper()
 	name, ok := proto.ParseName(end.LocalAddr().String())
 	if !ok || name.Role != role || name.IPv6 || name.Local != proto.AddrPortOf(tcp.LocalAddr()) ||

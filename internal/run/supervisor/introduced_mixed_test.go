@@ -10,8 +10,10 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/host"
@@ -39,6 +41,7 @@ func childSMC(p *smctest.Parent) {
 	h, err := host.New(host.Config{Dir: p.Args[1], ShortAfter: -1})
 	p.Check(err)
 	fallen := make(map[string]int)
+	var rings ringCounts
 	for {
 		words := strings.Fields(p.Hear())
 		switch words[0] {
@@ -50,7 +53,11 @@ func childSMC(p *smctest.Parent) {
 				for {
 					c, err := l.Accept()
 					p.Check(err)
-					go echoHead(c)
+					go func() {
+						defer c.Close()
+						echoHead(c)
+						rings.count(c)
+					}()
 				}
 			}()
 			p.Say("listening %d", l.Addr().(*net.TCPAddr).Port)
@@ -73,6 +80,7 @@ func childSMC(p *smctest.Parent) {
 				if strings.HasPrefix(head, "moved ") {
 					there++
 				}
+				rings.count(c)
 				p.Check(c.Close())
 			}
 			p.Say("dialled %d here %d there %d sees %s", count, here, there, head)
@@ -84,15 +92,33 @@ func childSMC(p *smctest.Parent) {
 			p.Check(err)
 			p.Say("held %s", head)
 			p.Check(c.Close())
+		case "rings":
+			p.Say("rings in %d out %d", rings.in.Load(), rings.out.Load())
 		case "counts":
 			p.Say("counts %v", fallen)
 		}
 	}
 }
 
+// ringCounts has how many directions of connections were in rings when these ended.
+type ringCounts struct{ in, out atomic.Int32 }
+
+func (r *ringCounts) count(c conn.Conn) {
+	u, ok := c.(*conn.Unix)
+	if !ok {
+		return
+	}
+	in, out := u.Rings()
+	if in {
+		r.in.Add(1)
+	}
+	if out {
+		r.out.Add(1)
+	}
+}
+
 // echoHead is the server's side of testdata/reach.c.
 func echoHead(c conn.Conn) {
-	defer c.Close()
 	var head [headBytes]byte
 	how := "tcp"
 	if c.Mode() == conn.ModeUnix {
@@ -174,6 +200,11 @@ func TestPodsMixed(t *testing.T) {
 				dialAll(t, client, addr.String(), port, 50, 2000, 50)
 				dialAll(t, client, addr.String(), port, 2, 3_000_000, 2)
 			}
+			smc := client
+			if strings.HasSuffix(t.Name(), "/server") {
+				smc = server
+			}
+			checkRings(t, smc, users)
 			port := serveAt(server, n.addr[0], "serve %v")
 			n.agent.Close()
 			dialAll(t, client, n.addr[0].String(), port, 5, 2000, 0)
@@ -185,6 +216,25 @@ func TestPodsMixed(t *testing.T) {
 			dialAll(t, client, n.addr[0].String(), port, 5, 2000, 5)
 		}
 	})
+}
+
+// checkRings waits until a program with package smc has had connections with both directions in rings.
+func checkRings(t *testing.T, smc *smctest.Process, users [2]int) {
+	t.Helper()
+	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		smc.Say("rings")
+		line := strings.TrimSpace(smc.Hear("rings"))
+		var in, out int
+		if _, err := fmt.Sscanf(line, "in %d out %d", &in, &out); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if in > 0 && out > 0 {
+			return
+		}
+		if time.Since(begin) > ringPatience {
+			t.Fatalf("users %v: %s directions of package smc were in rings, want some of both", users, line)
+		}
+	}
 }
 
 // TestPodsMixedNAT connects to a service address, hidden behind the router's. The server sees the addresses
