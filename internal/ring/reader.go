@@ -78,6 +78,7 @@ func (e *End) Read(b []byte) (n int, err error) {
 }
 
 func (r *reader) read(b []byte) (n int, err error) {
+	r.vain = 0
 	if !r.turned.Load() {
 		r.turned.Store(true)
 	}
@@ -360,7 +361,7 @@ func (r *reader) onWait(fd uintptr) bool {
 	r.onEat(fd)
 	switch n, errno := peek(fd, &r.one); {
 	case errno == unix.EAGAIN:
-		r.parked, r.vain = true, 0
+		r.parked = true
 		return false
 	case errno != 0:
 		r.failed = errno
