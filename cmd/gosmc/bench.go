@@ -51,12 +51,21 @@ all processes for one operation, that of the supervisors included.
 
   run     programs as they are, both ends started by 'gosmc run'
 
+The pod benchmarks are for root: two containers on a bridge, where the client connects to a service address, which the
+kernel translates (DNAT and masquerading).
+
+The go benchmarks have released servers in Go. They run only if --only names them: they fetch the programs from the
+module proxy and compile them, which takes some minutes at first, into the user's cache directory.
+
+  go      the programs compiled by 'gosmc go build', beside tcp, compiled by 'go build'
+
 The full run takes some ten minutes, --quick some four. Results of a busy machine are worth little:
 look at the load average in the heading.`,
 		Example: `  gosmc bench
   gosmc bench --quick --only bulk-64k,cpu
   gosmc bench --only rdma-write-1500,rdma-pingpong-64
   sudo gosmc bench --only pod
+  gosmc bench --only go
   gosmc bench --check --json > result.json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -68,6 +77,9 @@ look at the load average in the heading.`,
 				return exit.With(exit.Usage, err)
 			}
 			if list {
+				if len(only) == 0 {
+					chosen = bench.Rows()
+				}
 				return listBenchmarks(cmd.OutOrStdout(), chosen, asJSON)
 			}
 			plan := bench.Full

@@ -437,14 +437,38 @@ func TestRunInherits(t *testing.T) {
 	}
 }
 
-// TestBenchRun measures a row in which two programs that do not know us talk, bare and under 'gosmc run': its connections have to be moved then.
+// TestBenchRun measures rows in which two programs that do not know us talk, bare and under 'gosmc run': their connections have to be
+// moved then, of one at a time, of many, and of one of many that are short.
 func TestBenchRun(t *testing.T) {
 	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		t.Skip("no program for " + runtime.GOARCH)
 	}
-	out, err := exec.Command(os.Args[0], "bench", "--quick", "--json", "--only", "run-connect").CombinedOutput()
+	benchPrograms(t, "run-connect", "run-fanout")
+}
+
+// TestBenchOneshot does so where clients leave short connections to TCP: one of many is moved.
+func TestBenchOneshot(t *testing.T) {
+	needsPrograms(t, "nginx", "ab")
+	benchPrograms(t, "run-oneshot-nginx")
+}
+
+func needsPrograms(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		_, err := exec.LookPath(name)
+		if _, inSbin := os.Stat("/usr/sbin/" + name); err != nil && inSbin != nil {
+			t.Skip(err)
+		}
+	}
+}
+
+// benchPrograms measures rows of programs in all ways.
+func benchPrograms(t *testing.T, rows ...string) {
+	t.Helper()
+	out, err := exec.Command(os.Args[0], "bench", "--quick", "--json", "--only", strings.Join(rows, ",")).CombinedOutput()
 	var report struct {
 		Benchmarks []struct {
+			Name    string
 			Results []struct {
 				Transport, Mode, Error string
 				Median                 float64
@@ -452,12 +476,21 @@ func TestBenchRun(t *testing.T) {
 			}
 		}
 	}
-	if err != nil || json.Unmarshal(out, &report) != nil || len(report.Benchmarks) != 1 || len(report.Benchmarks[0].Results) != 2 {
+	if err != nil || json.Unmarshal(out, &report) != nil || len(report.Benchmarks) != len(rows) {
 		t.Fatalf("bench: %v\n%s", err, out)
 	}
-	for i, want := range []string{"TCP", "gosmc run"} {
-		if r := report.Benchmarks[0].Results[i]; r.Error != "" || r.Mode != want || r.Median <= 0 || r.CPUEach <= 0 {
-			t.Errorf("%+v, want something over %s", r, want)
+	for _, b := range report.Benchmarks {
+		if len(b.Results) < 2 {
+			t.Errorf("%s has %d results", b.Name, len(b.Results))
+		}
+		for _, r := range b.Results {
+			want := "gosmc run"
+			if strings.HasPrefix(r.Transport, "tcp") {
+				want = "TCP"
+			}
+			if r.Error != "" || r.Mode != want || r.Median <= 0 || r.CPUEach <= 0 {
+				t.Errorf("%s: %+v, want something over %s", b.Name, r, want)
+			}
 		}
 	}
 }

@@ -47,6 +47,9 @@ type Row struct {
 	// program is the work of a row in which other programs do it. They know nothing of us.
 	program *program.Work
 
+	// fetches says that programs are fetched and compiled, so that the row runs only if it is named.
+	fetches bool
+
 	// value makes the number of one round.
 	value func(roundResult) float64
 }
@@ -134,8 +137,8 @@ func findRow(name string) *Row {
 	return rows[i]
 }
 
-// Choose finds the named rows, in the order of the table; all, if none is named. The first word of
-// names is a name of those rows: pod.
+// Choose finds the named rows, in the order of the table. The first word of names is a name of those rows:
+// pod. If none is named, it finds all but those that fetch programs.
 func Choose(names []string) ([]*Row, error) {
 	is := func(b *Row, name string) bool { return b.Name == name || strings.HasPrefix(b.Name, name+"-") }
 	for _, name := range names {
@@ -146,7 +149,7 @@ func Choose(names []string) ([]*Row, error) {
 	var chosen []*Row
 	for _, b := range rows {
 		// A row that others begin with is meant alone.
-		if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool {
+		if len(names) == 0 && !b.fetches || slices.ContainsFunc(names, func(name string) bool {
 			return b.Name == name || findRow(name) == nil && is(b, name)
 		}) {
 			chosen = append(chosen, b)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gosmc/smc/internal/bench/program"
 	"github.com/gosmc/smc/internal/child"
 	"github.com/gosmc/smc/internal/measure"
 	"github.com/gosmc/smc/internal/pod"
@@ -90,6 +91,11 @@ func TestBenchmarks(t *testing.T) {
 		}
 		for _, transport := range b.Transports {
 			if b.program != nil {
+				// A program is bare in one of the ways, or there is nothing to compare with.
+				way, _, _ := strings.Cut(transport, " ")
+				if !slices.Contains([]string{transportTCP, program.Transport, program.Compiled}, way) || (way == program.Compiled) && !b.fetches {
+					t.Errorf("%s has programs over %q", b.Name, transport)
+				}
 				continue
 			}
 			if transports[transport] == nil {
@@ -120,11 +126,15 @@ func TestBenchmarks(t *testing.T) {
 
 func TestChooseBenchmarks(t *testing.T) {
 	all, err := Choose(nil)
-	if err != nil || len(all) != len(rows) {
-		t.Errorf("chooseBenchmarks(nothing) = %d, %v, want all %d", len(all), err, len(rows))
+	fetching := func(b *Row) bool { return b.fetches }
+	if err != nil || slices.ContainsFunc(all, fetching) || len(all) != len(rows)-4 {
+		t.Errorf("Choose(nothing) = %d, %v, want all %d but the four that fetch programs", len(all), err, len(rows))
 	}
-	if pods, err := Choose([]string{"pod"}); err != nil || len(pods) != 4 || pods[0].Name != "pod-pingpong" {
-		t.Errorf(`Choose("pod") = %v, %v, want the four rows`, pods, err)
+	if pods, err := Choose([]string{"pod"}); err != nil || len(pods) != 10 || pods[0].Name != "pod-pingpong" {
+		t.Errorf(`Choose("pod") = %v, %v, want the ten rows`, pods, err)
+	}
+	if programs, err := Choose([]string{"go"}); err != nil || len(programs) != 4 || !fetching(programs[0]) {
+		t.Errorf(`Choose("go") = %v, %v, want the four rows`, programs, err)
 	}
 	if one, err := Choose([]string{"connect", "http"}); err != nil || len(one) != 2 {
 		t.Errorf("Choose = %v, %v, want the rows that have these names alone", one, err)

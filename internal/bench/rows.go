@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/gosmc/smc/internal/bench/program"
@@ -277,128 +276,32 @@ var rows = []*Row{
 		work:       httpGets, value: perSecond,
 		bounds: []bound{{transportSMCD, transportTCP, 1.4, 1.8}},
 	},
-
-	// Programs that know nothing of us, bare and under 'gosmc run'.
-	{
-		Name: "run-iperf3", Title: "iperf3, one stream, and the other way round", Unit: "GB/s",
-		Transports: []string{transportTCP, program.Transport, "tcp -R", "run -R"},
-		program:    program.IPerf3, value: gigabytes, bounds: []bound{{program.Transport, transportTCP, 3, 6}, {"run -R", "tcp -R", 3, 6}},
-	},
-	{
-		Name: "run-redis", Title: "redis-benchmark, 50 clients", Unit: "requests/s",
-		Transports: redisTransports,
-		program:    program.Redis(60_000), value: perSecond,
-		bounds:    []bound{{"run set", "tcp set", 1.15, 1.4}, {"run get", "tcp get", 3.5, 6}},
-		cpuBounds: []bound{{"run set", "tcp set", 0.7, 0.3}, {"run get", "tcp get", 0.7, 0.3}},
-	},
-	redisGets("1", 20_000, 3, 8),
-	redisGets("8", 40_000, 2.5, 5),
-	{
-		Name: "run-redis-one-cpu", Title: "redis-benchmark, 50 clients, GET, both programs on one processor", Unit: "requests/s",
-		Transports: []string{"tcp get", "run get"}, program: program.RedisOn("0", 40_000), value: perSecond,
-		bounds: []bound{{"run get", "tcp get", 1, 1.5}},
-	},
-	{
-		Name: "run-redis-1-one-cpu", Title: "the same, 1 client", Unit: "requests/s",
-		Transports: []string{"tcp get", "run get"}, program: program.RedisOn("0", 15_000, "-c", "1"), value: perSecond,
-		bounds: []bound{{"run get", "tcp get", 1, 1.5}},
-	},
-	{
-		Name: "run-memcached-8", Title: "memcslap, 8 clients, GET", Unit: "requests/s",
-		Transports: []string{transportTCP, program.Transport}, program: program.Memcached(8, 40_000), value: perSecond,
-		bounds: []bound{{program.Transport, transportTCP, 2, 4}},
-	},
-	{
-		Name: "run-redis-pipeline", Title: "the same, 16 requests at a time in each connection", Unit: "requests/s",
-		Transports: redisTransports,
-		program:    program.Redis(400_000, "-P", "16"), value: perSecond,
-		bounds:    []bound{{"run set", "tcp set", 1.1, 1.3}, {"run get", "tcp get", 1.1, 1.3}},
-		cpuBounds: []bound{{"run set", "tcp set", 0.9, 0}, {"run get", "tcp get", 0.9, 0}},
-	},
-	{
-		Name: "run-nginx", Title: "wrk with 64 connections to nginx with two workers, files of 1000 and 100 000 bytes", Unit: "requests/s",
-		Transports: []string{"tcp 1k", "run 1k", "tcp 100k", "run 100k"},
-		program:    program.NGINX(64, 0), value: perSecond,
-		bounds:    []bound{{"run 1k", "tcp 1k", 1.2, 1.7}, {"run 100k", "tcp 100k", 1.2, 1.7}},
-		cpuBounds: []bound{{"run 1k", "tcp 1k", 0.8, 0}, {"run 100k", "tcp 100k", 0.8, 0}},
-	},
-	{
-		Name: "run-pgbench", Title: "pgbench -S, 8 clients", Unit: "transactions/s",
-		Transports: []string{transportTCP, program.Transport}, program: program.PGBench(8), value: perSecond,
-		bounds: []bound{{program.Transport, transportTCP, 1.4, 2}},
-	},
-	{
-		Name: "run-pgbench-1", Title: "the same, 1 client", Unit: "transactions/s",
-		Transports: []string{transportTCP, program.Transport}, program: program.PGBench(1), value: perSecond,
-		bounds: []bound{{program.Transport, transportTCP, 1.5, 2}},
-	},
-	nginxRow(1, 2, 4), nginxRow(8, 2, 3), nginxRow(64, 2, 3),
-	{
-		Name: "run-haproxy-8", Title: "wrk with 8 connections to haproxy, which asks nginx, 200 bytes", Unit: "requests/s",
-		Transports: []string{transportTCP, program.Transport}, program: program.HAProxy(8), value: perSecond,
-		bounds: []bound{{program.Transport, transportTCP, 1.5, 2.5}},
-	},
-	{
-		Name: "run-node-8", Title: "wrk with 8 connections to a server in node, 200 bytes", Unit: "requests/s",
-		Transports: []string{transportTCP, program.Transport}, program: program.Node(8), value: perSecond,
-		bounds: []bound{{program.Transport, transportTCP, 1.2, 1.5}},
-	},
-	{
-		Name: "run-pingpong", Title: "round trip of 64 bytes, two programs on processors of their own", Unit: "µs", lower: true,
-		Transports: []string{transportTCP, program.Transport},
-		program:    program.Talk{Mode: "pingpong", Args: program.Size(64), Pinned: true}.Work(), value: microseconds,
-		bounds: []bound{{program.Transport, transportTCP, 0.85, 0.1}},
-	},
-	{
-		Name: "run-pingpong-one-cpu", Title: "the same, both on one processor", Unit: "µs", lower: true,
-		Transports: []string{transportTCP, program.Transport},
-		program:    program.Talk{Mode: "pingpong", Args: program.Size(64), OneCPU: true}.Work(), value: microseconds,
-		bounds: []bound{{program.Transport, transportTCP, 1.0, 0.5}},
-	},
-	{
-		Name: "run-stream-100", Title: "one way, writes of 100 bytes back to back", Unit: "messages/s",
-		Transports: []string{transportTCP, program.Transport},
-		program:    program.Talk{Mode: "stream", Args: program.Size(100)}.Work(), value: perSecond,
-		bounds: []bound{{program.Transport, transportTCP, 2, 15}},
-	},
-	{
-		Name: "run-connect", Title: "connections made, used for one byte there and back, and closed, all of them moved", Unit: "connections/s",
-		Transports: []string{transportTCP, program.Transport},
-		program:    program.Talk{Mode: "connect", Args: program.Most(2000, 1)}.Work(), value: perSecond,
-		bounds: []bound{{program.Transport, transportTCP, 0.6, 0.85}},
-	},
-	{
-		Name: "run-foreign", Title: "the same with ten bytes, by a program without us to one under gosmc run", Unit: "connections/s",
-		Transports: []string{transportTCP, program.Transport},
-		program:    program.Talk{Mode: "connect", Args: program.Most(1000, 10), Foreign: true}.Work(), value: perSecond,
-		bounds: []bound{{program.Transport, transportTCP, 0.97, 0.99}},
-	},
 }
 
-// nginxRow is the row of wrk with so many connections to nginx.
-func nginxRow(clients int, must, aim float64) *Row {
-	return &Row{
-		Name: fmt.Sprintf("run-nginx-%d", clients), Title: fmt.Sprintf("wrk with %d connections to nginx, 200 bytes", clients), Unit: "requests/s",
-		Transports: []string{transportTCP, program.Transport}, program: program.NGINX(clients, 200), value: perSecond,
-		bounds: []bound{{program.Transport, transportTCP, must, aim}},
+// The rows of programs follow.
+func init() {
+	for _, r := range program.Rows() {
+		rows = append(rows, &Row{
+			Name: r.Name, Title: r.Title, Unit: r.Unit, Transports: r.Transports, lower: r.Lower,
+			bounds: boundsOf(r.Bounds), cpuBounds: boundsOf(r.CPUBounds),
+			pods: r.Pods, fetches: r.Fetches,
+			program: r.Work, value: func(round roundResult) float64 { return r.Value(round.program) },
+		})
 	}
 }
 
-// redisGets is the row of redis-benchmark with so many clients.
-func redisGets(clients string, rate int, must, aim float64) *Row {
-	return &Row{
-		Name: "run-redis-" + clients, Title: "redis-benchmark, " + clients + " clients, GET", Unit: "requests/s",
-		Transports: redisTransports[2:], program: program.Redis(rate, "-c", clients), value: perSecond,
-		bounds: []bound{{"run get", "tcp get", must, aim}},
+func boundsOf(list []program.Bound) (bounds []bound) {
+	for _, b := range list {
+		bounds = append(bounds, bound{b.Subject, b.Against, b.Must, b.Aim})
 	}
+	return bounds
 }
 
 var (
-	redisTransports = []string{"tcp set", "run set", "tcp get", "run get"}
-	podTransports   = []string{transportTCP, transportSMCD}
-	smcrTransports  = []string{transportTCP, transportSMCR}
-	manyTransports  = []string{transportQP8, transportQP64, transportQP1000}
-	manyWork        = map[string]*workload{transportQP8: rdmaMany(8), transportQP64: rdmaMany(64), transportQP1000: rdmaMany(1000)}
+	podTransports  = []string{transportTCP, transportSMCD}
+	smcrTransports = []string{transportTCP, transportSMCR}
+	manyTransports = []string{transportQP8, transportQP64, transportQP1000}
+	manyWork       = map[string]*workload{transportQP8: rdmaMany(8), transportQP64: rdmaMany(64), transportQP1000: rdmaMany(1000)}
 )
 
 // The possible numbers of a row.

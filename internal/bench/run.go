@@ -20,15 +20,16 @@ type roundResult struct {
 	bytes   float64 // payload bytes per second
 	p50     time.Duration
 	p99     time.Duration
-	cpu     float64 // CPU seconds of both processes per second
-	cpuEach float64 // CPU seconds of all processes for an operation, where programs of others work
-	mode    string  // of the connections, in words
-	buffer  int     // receive buffer of a connection in bytes, where known
-	lost    float64 // share of the packets, where known
-	least   float64 // the smallest share of the work, relative to the average, where many share
-	slowest float64 // seconds for which the slowest of many had nothing
-	note    string  // about the site, in words
-	problem string  // why there is no result; the rest is zero
+	cpu     float64        // CPU seconds of both processes per second
+	cpuEach float64        // CPU seconds of all processes for an operation, where programs of others work
+	program program.Result // of a row of programs; zero in others
+	mode    string         // of the connections, in words
+	buffer  int            // receive buffer of a connection in bytes, where known
+	lost    float64        // share of the packets, where known
+	least   float64        // the smallest share of the work, relative to the average, where many share
+	slowest float64        // seconds for which the slowest of many had nothing
+	note    string         // about the site, in words
+	problem string         // why there is no result; the rest is zero
 }
 
 // roundTable holds the rounds by benchmark and transport.
@@ -160,20 +161,38 @@ func (s *stage) measureProgram(
 		}
 		s.home = home
 	}
-	r, err := s.home.Measure(ctx, b.program, transport, plan.Measure)
+	var place *program.Place
+	var note string
+	if b.pods {
+		if err := s.needPods(ctx); err != nil {
+			return roundResult{}, err
+		}
+		c, err := s.pods.containers(ctx)
+		if err != nil {
+			return roundResult{}, err
+		}
+		defer c.end()
+		place, note = s.pods.place(c), s.pods.note()
+	}
+	r, err := s.home.Measure(ctx, b.program, place, transport, plan.Measure)
 	return roundResult{
 		rate: r.Rate, bytes: r.Bytes, p50: r.P50, p99: r.P99, cpu: r.CPU, cpuEach: r.CPUEach, mode: r.Mode,
+		note: note, program: r,
 	}, err
+}
+
+// needPods has it known whether there can be containers.
+func (s *stage) needPods(ctx context.Context) (err error) {
+	if s.pods == nil {
+		s.pods, err = newPodSite(ctx)
+	}
+	return err
 }
 
 // podSite makes the site of one round in containers.
 func (s *stage) podSite(ctx context.Context) (*site, error) {
-	if s.pods == nil {
-		pods, err := newPodSite(ctx)
-		if err != nil {
-			return nil, err
-		}
-		s.pods = pods
+	if err := s.needPods(ctx); err != nil {
+		return nil, err
 	}
 	return s.pods.site(ctx)
 }

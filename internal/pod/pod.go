@@ -133,8 +133,14 @@ func (s *Site) Introducer() string {
 // Begin has a child begin in namespaces of its own, without a user namespace, and where the agent sees
 // its sockets.
 func (s *Site) Begin(a *syscall.SysProcAttr) {
-	a.Cloneflags |= unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC
-	a.Cloneflags |= unix.CLONE_NEWUTS | unix.CLONE_NEWNS
+	a.Cloneflags |= unix.CLONE_NEWNET | unix.CLONE_NEWPID
+	s.BeginBeside(a)
+}
+
+// BeginBeside is [Site.Begin] for a child that stays in the network and PID namespaces of the thread that
+// starts it.
+func (s *Site) BeginBeside(a *syscall.SysProcAttr) {
+	a.Cloneflags |= unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNS
 	if s.group != nil {
 		a.UseCgroupFD, a.CgroupFD = true, int(s.group.Fd())
 	}

@@ -107,19 +107,24 @@ func freePort() (int, error) {
 }
 
 // listensOn asks the kernel whether somebody listens on a port, so that the server sees nobody come.
-func listensOn(port int) bool {
+func listensOn(place *Place, port int) bool {
 	const listen = "0A"
-	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		text, _ := os.ReadFile(file)
-		for line := range strings.Lines(string(text)) {
-			fields := strings.Fields(line)
-			if len(fields) < 4 || fields[3] != listen {
-				continue
-			}
-			_, hex, _ := strings.Cut(fields[1], ":")
-			if n, err := strconv.ParseUint(hex, 16, 16); err == nil && int(n) == port {
-				return true
-			}
+	var text []byte
+	place.enter(false, func() error {
+		for _, file := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
+			table, _ := os.ReadFile(file)
+			text = append(text, table...)
+		}
+		return nil
+	})
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 || fields[3] != listen {
+			continue
+		}
+		_, hex, _ := strings.Cut(fields[1], ":")
+		if n, err := strconv.ParseUint(hex, 16, 16); err == nil && int(n) == port {
+			return true
 		}
 	}
 	return false

@@ -7,9 +7,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -36,6 +38,7 @@ type Result struct {
 	P99     time.Duration // likewise
 	CPU     float64       // processor seconds of all processes per second
 	CPUEach float64       // processor seconds of all processes for an operation
+	Calls   float64       // system calls of the servers for an operation, if the work counts them
 	Mode    string        // of the connections, in words
 }
 
@@ -44,6 +47,15 @@ type Work struct {
 	needs    []string // commands, or patterns of files
 	packages string   // of Debian, which have them
 	run      func(l *lab, what string) (Result, error)
+	counts   bool // system calls
+	short    bool // connections that are short stay TCP, as they do by default
+}
+
+// Counted is the work with the system calls of the servers counted. It takes longer then.
+func (w *Work) Counted() *Work {
+	counted := *w
+	counted.counts = true
+	return &counted
 }
 
 // Missing names the packages to install, "" if nothing is missing.
@@ -80,6 +92,8 @@ func pathOf(need string) string {
 type Home struct {
 	dir   string
 	gosmc string // this program, where other users can execute it
+
+	built map[string]bool // the Go programs that are up to date, see goSource
 }
 
 // NewHome makes the directory, and has this process inherit the supervisors that clients leave behind. The
@@ -123,6 +137,10 @@ type lab struct {
 	span    time.Duration // of a measurement, by the plan
 	dir     string        // of this round; everybody may write there
 	under   bool          // 'gosmc run'
+	smc     bool          // 'gosmc go build', of a Go program
+	place   *Place        // nil: both ends are programs of this network namespace
+	work    *Work
+	others  map[int]process // those that were there before
 	servers []*server
 }
 
@@ -133,14 +151,15 @@ type server struct {
 	ended  chan struct{}
 }
 
-// Measure measures one round of a work over a transport, tcp or [Transport] with or without something
-// behind it. span is how long the plan measures. Errors say why there is no result.
+// Measure measures one round of a work over a transport, tcp, [Transport] or [Compiled], with or without
+// something behind it. place is nil if the programs run beside this one. span is how long the plan
+// measures. Errors say why there is no result.
 func (h *Home) Measure(
-	ctx context.Context, w *Work, transport string, span time.Duration,
+	ctx context.Context, w *Work, place *Place, transport string, span time.Duration,
 ) (r Result, err error) {
-	l := &lab{ctx: ctx, home: h, span: span}
+	l := &lab{ctx: ctx, home: h, work: w, place: place, span: span, others: processes()}
 	way, what, _ := strings.Cut(transport, " ")
-	l.under = way == Transport
+	l.under, l.smc = way == Transport, way == Compiled
 	if l.dir, err = os.MkdirTemp(h.dir, "r"); err != nil {
 		return r, err
 	}
@@ -148,20 +167,33 @@ func (h *Home) Measure(
 	if err := os.Chmod(l.dir, 0o777); err != nil {
 		return r, err
 	}
-	if err := os.Mkdir(l.rundir(), 0o700); err != nil {
-		return r, err
+	for _, dir := range l.rundirs() {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return r, err
+		}
 	}
 	defer l.stop()
 	r, err = w.run(l, what)
-	r.Mode = "TCP"
-	if l.under {
+	switch {
+	case l.under:
 		r.Mode = "gosmc run"
+	case l.smc:
+		r.Mode = "SMC-D"
+	default:
+		r.Mode = "TCP"
 	}
 	return r, err
 }
 
-// rundir is the run directory of a round.
-func (l *lab) rundir() string { return filepath.Join(l.dir, "g") }
+// rundirs are the run directories of a round: of all programs, or of the servers and of the clients
+// where these are in different containers.
+func (l *lab) rundirs() []string {
+	dirs := []string{filepath.Join(l.dir, "g"), filepath.Join(l.dir, "c")}
+	if l.place == nil {
+		return dirs[:1]
+	}
+	return dirs
+}
 
 // seconds is how long a client works that counts in whole seconds.
 func (l *lab) seconds() int { return max(1, int(2*l.span/time.Second)) }
@@ -202,7 +234,10 @@ func (l *lab) bare(name string, args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, "LC_ALL=C", "GOSMC_DIR="+l.rundir(), "GOSMC_SHORT_AFTER=off")
+	cmd.Env = append(cmd.Env, "LC_ALL=C", "GOSMC_DIR="+l.rundirs()[0])
+	if !l.work.short {
+		cmd.Env = append(cmd.Env, "GOSMC_SHORT_AFTER=off")
+	}
 	cmd.WaitDelay = child.Patience
 	return cmd
 }
@@ -210,7 +245,9 @@ func (l *lab) bare(name string, args ...string) *exec.Cmd {
 // asNobody has a command run as somebody else than root. All of a round are.
 func (l *lab) asNobody(cmd *exec.Cmd) *exec.Cmd {
 	if os.Geteuid() == 0 {
-		os.Chown(l.rundir(), nobody, nobody)
+		for _, dir := range l.rundirs() {
+			os.Chown(dir, nobody, nobody)
+		}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
 	cmd.Env = append(cmd.Env, "HOME="+cmd.Dir, "USER=nobody")
@@ -224,7 +261,7 @@ func (l *lab) start(cmd *exec.Cmd) (*server, error) {
 		cmd.Stdout = &s.output
 	}
 	cmd.Stderr = &s.output
-	if err := cmd.Start(); err != nil {
+	if err := l.begin(cmd, false); err != nil {
 		return nil, err
 	}
 	l.servers = append(l.servers, s)
@@ -235,13 +272,27 @@ func (l *lab) start(cmd *exec.Cmd) (*server, error) {
 	return s, nil
 }
 
+// begin starts a program, in a container if there are any.
+func (l *lab) begin(cmd *exec.Cmd, client bool) error {
+	if l.place != nil {
+		if cmd.SysProcAttr == nil {
+			cmd.SysProcAttr = new(syscall.SysProcAttr)
+		}
+		l.place.Begin(cmd.SysProcAttr)
+		if client {
+			cmd.Env = append(cmd.Env, "GOSMC_DIR="+l.rundirs()[1])
+		}
+	}
+	return l.place.enter(client, cmd.Start)
+}
+
 // serve starts a server and waits until it listens on a port.
 func (l *lab) serve(port int, cmd *exec.Cmd) error {
 	s, err := l.start(cmd)
 	if err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(child.Patience); !listensOn(port); {
+	for deadline := time.Now().Add(child.Patience); !listensOn(l.place, port); {
 		select {
 		case <-s.ended:
 			return fmt.Errorf("%s has ended, %v: %s", cmd.Path, cmd.ProcessState, s.output.String())
@@ -269,7 +320,7 @@ func (l *lab) stop() {
 			<-s.ended
 		}
 	}
-	orphans(child.Patience, nil)
+	orphans(child.Patience, l.others)
 }
 
 // An account is the cost of a client, with all processes that serve it.
@@ -277,10 +328,18 @@ type account struct {
 	output  string
 	seconds float64
 	cpu     float64 // processor seconds of all processes
+	calls   uint64  // system calls of the servers, if the work counts them
 }
 
 // client measures a client of the server on a port, and checks the mode of its connections.
 func (l *lab) client(port int, cmd *exec.Cmd) (account, error) {
+	if l.place != nil { // sockets of other network namespaces are not seen from here
+		a, err := l.measure(cmd)
+		if err == nil {
+			err = l.checkHosts()
+		}
+		return a, err
+	}
 	done, seen := make(chan struct{}), make(chan bool, 1)
 	go func() { seen <- seesMoved(port, done) }()
 	a, err := l.measure(cmd)
@@ -314,8 +373,22 @@ func (l *lab) measure(cmd *exec.Cmd) (a account, err error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	before := processes()
+	if l.work.counts {
+		calls, err := countCalls(slices.Collect(maps.Keys(before)))
+		if err != nil {
+			return a, err
+		}
+		defer calls.close()
+		defer func() {
+			if err == nil {
+				a.calls, err = calls.total()
+			}
+		}()
+	}
 	began := time.Now()
-	err = cmd.Run()
+	if err = l.begin(cmd, true); err == nil {
+		err = cmd.Wait()
+	}
 	a.seconds = time.Since(began).Seconds()
 	if err != nil {
 		return a, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, stderr.String())

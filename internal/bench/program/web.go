@@ -36,11 +36,8 @@ func (l *lab) nginx(bytes int) (port int, err error) {
 	if port, err = freePort(); err != nil {
 		return 0, err
 	}
-	root := filepath.Join(l.dir, "www")
-	if err := os.Mkdir(root, 0o755); err != nil {
-		return 0, err
-	}
-	if err := os.WriteFile(filepath.Join(root, "file"), make([]byte, bytes), 0o644); err != nil {
+	root, err := l.www(bytes)
+	if err != nil {
 		return 0, err
 	}
 	conf := filepath.Join(l.dir, "nginx.conf")
@@ -50,18 +47,28 @@ http {
   access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000;
   client_body_temp_path %[1]s/t1; proxy_temp_path %[1]s/t2; fastcgi_temp_path %[1]s/t3;
   uwsgi_temp_path %[1]s/t4; scgi_temp_path %[1]s/t5;
-  server { listen 127.0.0.1:%d; root %s; }
+  server { listen %s:%d; root %s; }
 }
-`, l.dir, port, root), 0o644); err != nil {
+`, l.dir, l.place.listen(), port, root), 0o644); err != nil {
 		return 0, err
 	}
 	return port, l.serve(port, l.command("nginx", "-c", conf, "-p", l.dir, "-e", "stderr"))
 }
 
+// www makes a directory for a server, with a file of so many bytes.
+func (l *lab) www(bytes int) (root string, err error) {
+	root = filepath.Join(l.dir, "www")
+	if err := os.Mkdir(root, 0o755); err != nil {
+		return "", err
+	}
+	return root, os.WriteFile(filepath.Join(root, "file"), make([]byte, bytes), 0o644)
+}
+
 // wrk measures requests for the file by so many clients.
 func (l *lab) wrk(port, clients int) (r Result, err error) {
 	args := []string{"-t", strconv.Itoa(min(clients, 2)), "-c", strconv.Itoa(clients),
-		fmt.Sprintf("-d%ds", l.seconds()), "--latency", fmt.Sprintf("http://127.0.0.1:%d/file", port)}
+		fmt.Sprintf("-d%ds", l.seconds()), "--latency",
+		fmt.Sprintf("http://%s:%d/file", l.place.connect(), port)}
 	a, err := l.client(port, l.command("wrk", args...))
 	if err != nil {
 		return r, err
@@ -108,6 +115,35 @@ listen web
 				return r, err
 			}
 			if err := l.serve(port, l.command("haproxy", "-db", "-f", conf)); err != nil {
+				return r, err
+			}
+			return l.wrk(port, clients)
+		},
+	}
+}
+
+// Varnish is wrk with so many clients to varnish, which asks nginx once and keeps the answer.
+func Varnish(clients int) *Work {
+	return &Work{
+		needs: []string{"nginx", "wrk", "varnishd", "cc"}, packages: "nginx-light wrk varnish gcc",
+		run: func(l *lab, _ string) (r Result, err error) {
+			behind, err := l.nginx(200)
+			if err != nil {
+				return r, err
+			}
+			port, err := freePort()
+			if err != nil {
+				return r, err
+			}
+			vcl := filepath.Join(l.dir, "varnish.vcl")
+			if err := os.WriteFile(vcl, fmt.Appendf(nil, `vcl 4.1;
+backend default { .host = "127.0.0.1"; .port = "%d"; }
+`, behind), 0o644); err != nil {
+				return r, err
+			}
+			if err := l.serve(port, l.command("varnishd", "-F", "-j", "none",
+				"-n", filepath.Join(l.dir, "varnish"), "-a", fmt.Sprintf("127.0.0.1:%d", port), "-f", vcl,
+				"-s", "malloc,100m", "-T", "none")); err != nil {
 				return r, err
 			}
 			return l.wrk(port, clients)

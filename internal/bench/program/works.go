@@ -2,10 +2,12 @@ package program
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -24,7 +26,9 @@ func (a account) result(ops, seconds float64) (Result, error) {
 	if ops <= 0 || seconds <= 0 {
 		return Result{}, fmt.Errorf("nothing was done: %s", a.output)
 	}
-	return Result{Rate: ops / seconds, CPU: a.cpu / a.seconds, CPUEach: a.cpu / ops}, nil
+	return Result{
+		Rate: ops / seconds, CPU: a.cpu / a.seconds, CPUEach: a.cpu / ops, Calls: float64(a.calls) / ops,
+	}, nil
 }
 
 var errOutput = errors.New("output that was not expected")
@@ -37,10 +41,11 @@ var IPerf3 = &Work{
 		if err != nil {
 			return r, err
 		}
-		if err := l.serve(port, l.command("iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", strconv.Itoa(port))); err != nil {
+		if err := l.serve(port, l.command("iperf3",
+			"-s", "-1", "-B", l.place.listen(), "-p", strconv.Itoa(port))); err != nil {
 			return r, err
 		}
-		args := []string{"-c", "127.0.0.1", "-p", strconv.Itoa(port), "-J", "-t", strconv.Itoa(l.seconds())}
+		args := []string{"-c", l.place.connect(), "-p", strconv.Itoa(port), "-J", "-t", strconv.Itoa(l.seconds())}
 		a, err := l.client(port, l.command("iperf3", append(args, strings.Fields(what)...)...))
 		if err != nil {
 			return r, err
@@ -59,8 +64,8 @@ var IPerf3 = &Work{
 	},
 }
 
-// Redis is redis-benchmark with more arguments. The rest of the transport's name is the command, and
-// perSecond is some number of operations that takes about a second.
+// Redis is redis-benchmark with more arguments. The rest of the transport's name is the command, with or
+// without the number of clients behind it, and perSecond is some number of operations that takes about a second.
 func Redis(perSecond int, more ...string) *Work {
 	return RedisOn("", perSecond, more...)
 }
@@ -75,11 +80,14 @@ func RedisOn(processor string, perSecond int, more ...string) *Work {
 				return r, err
 			}
 			p := strconv.Itoa(port)
-			if err := l.serve(port, l.on(processor, "redis-server", "--port", p, "--bind", "127.0.0.1", "--save", "", "--dir", l.dir)); err != nil {
+			if err := l.serve(port, l.on(processor, "redis-server", "--port", p, "--bind", l.place.listen(),
+				"--protected-mode", "no", "--save", "", "--dir", l.dir)); err != nil {
 				return r, err
 			}
 			n := l.scale(perSecond)
-			args := append([]string{"-p", p, "-c", "50", "-n", strconv.Itoa(n), "-t", what, "--csv"}, more...)
+			command, clients, _ := strings.Cut(what, " ")
+			args := append([]string{"-h", l.place.connect(), "-p", p, "-c", cmp.Or(clients, "50"),
+				"-n", strconv.Itoa(n), "-t", command, "--csv"}, more...)
 			a, err := l.client(port, l.on(processor, "redis-benchmark", args...))
 			if err != nil {
 				return r, err
@@ -134,10 +142,15 @@ func (l *lab) pgbench(clients int) (r Result, err error) {
 		}
 	}
 	p := strconv.Itoa(port)
-	if err := l.serve(port, l.asNobody(l.command(bin+"/postgres", "-D", data, "-p", p, "-c", "listen_addresses=127.0.0.1", "-k", l.dir, "-c", "fsync=off"))); err != nil {
+	hba := filepath.Join(l.dir, "hba")
+	if err := os.WriteFile(hba, []byte("local all all trust\nhost all all 0.0.0.0/0 trust\n"), 0o644); err != nil {
 		return r, err
 	}
-	access := []string{"-h", "127.0.0.1", "-p", p, "-U", "bench"}
+	if err := l.serve(port, l.asNobody(l.command(bin+"/postgres", "-D", data, "-p", p, "-k", l.dir,
+		"-c", "listen_addresses="+l.place.listen(), "-c", "hba_file="+hba, "-c", "fsync=off"))); err != nil {
+		return r, err
+	}
+	access := []string{"-h", l.dir, "-p", p, "-U", "bench"} // a Unix socket
 	if statErr != nil {
 		if err := l.awaitPostgres(bin, access); err != nil {
 			return r, err
@@ -148,6 +161,7 @@ func (l *lab) pgbench(clients int) (r Result, err error) {
 	} else if err := l.awaitPostgres(bin, access); err != nil {
 		return r, err
 	}
+	access[1] = l.place.connect()
 	a, err := l.client(port, l.asNobody(l.command(bin+"/pgbench", append(access, "-S", "-c", strconv.Itoa(clients), "-j", strconv.Itoa(min(clients, 2)), "-T", strconv.Itoa(l.seconds()), "-n", "postgres")...)))
 	if err != nil {
 		return r, err
@@ -184,6 +198,7 @@ type Talk struct {
 	Pinned  bool     // to processors: to two of them, or
 	OneCPU  bool     // to the same
 	Foreign bool     // the client is bare in every round
+	All     bool     // the server serves all connections at a time
 }
 
 // Work is the work of a row.
@@ -203,7 +218,11 @@ func (w Talk) run(l *lab, _ string) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
-	cmd := l.command(talk, "serve", strconv.Itoa(server))
+	serve := "serve"
+	if w.All {
+		serve = "serve-all"
+	}
+	cmd := l.command(talk, serve, l.place.listen(), strconv.Itoa(server))
 	out, in, err := os.Pipe()
 	if err != nil {
 		return r, err
@@ -223,7 +242,11 @@ func (w Talk) run(l *lab, _ string) (r Result, err error) {
 	if w.Foreign {
 		start = l.bare
 	}
-	a, err := l.measure(start(talk, append([]string{w.Mode, strings.TrimSpace(port), strconv.Itoa(client), strconv.FormatFloat(l.span.Seconds(), 'f', 3, 64)}, w.Args...)...))
+	args := append([]string{
+		w.Mode, l.place.connect(), strings.TrimSpace(port), strconv.Itoa(client),
+		strconv.FormatFloat(l.span.Seconds(), 'f', 3, 64),
+	}, w.Args...)
+	a, err := l.measure(start(talk, args...))
 	if err != nil {
 		return r, err
 	}
@@ -274,4 +297,18 @@ func Size(bytes int) []string { return []string{strconv.Itoa(bytes)} }
 // waits for a minute after a connection has ended, and there are some 28 000 for all rounds.
 func Most(connections, trips int) []string {
 	return []string{strconv.Itoa(connections), strconv.Itoa(trips)}
+}
+
+// FanOut is a [Talk] of a client that sends a message on each of so many connections, and waits for all
+// answers. Where a transport has "first" behind it, only the first rounds count, in which nothing is
+// warm.
+func FanOut(connections int) *Work {
+	const first, endless = 3, math.MaxInt32
+	return &Work{run: func(l *lab, what string) (Result, error) {
+		rounds := endless
+		if what == "first" {
+			rounds = first
+		}
+		return Talk{Mode: "fanout", Args: Most(connections, rounds), All: true}.run(l, "")
+	}}
 }
