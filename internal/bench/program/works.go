@@ -42,7 +42,7 @@ var IPerf3 = &Work{
 			return r, err
 		}
 		if err := l.serve(port, l.command("iperf3",
-			"-s", "-1", "-B", l.place.listen(), "-p", strconv.Itoa(port))); err != nil {
+			"-s", "-B", l.place.listen(), "-p", strconv.Itoa(port))); err != nil {
 			return r, err
 		}
 		args := []string{"-c", l.place.connect(), "-p", strconv.Itoa(port), "-J", "-t", strconv.Itoa(l.seconds())}
