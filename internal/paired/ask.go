@@ -4,17 +4,31 @@ import (
 	"context"
 	"syscall"
 
+	"github.com/gosmc/smc/internal/bureau"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/ism"
+	"github.com/gosmc/smc/wire"
 	"github.com/gosmc/smc/wire/clc"
 )
+
+// agent returns the connection to the agent, or the reason why there is none.
+func (p *Point) agent(ctx context.Context, d *ism.Device, raw syscall.RawConn) (*introduce.Client, clc.Diagnosis) {
+	dial := bureau.At(func() []string { return p.cfg.Kernel.Addresses(raw) }, p.cfg.Users)
+	return p.bureau.Get(ctx, d.GID(), func(ctx context.Context, gid wire.ISMGID) (*introduce.Client, error) {
+		client, err := dial(ctx, gid)
+		if err == nil {
+			ism.LearnOvercommit(client.StrictOvercommit())
+		}
+		return client, err
+	})
+}
 
 // ask asks the agent which process is at the other end of a connection; pairs: a pair will do, too. It
 // returns no question and the reason if that is not possible.
 func (p *Point) ask(
 	ctx context.Context, d *ism.Device, raw syscall.RawConn, role introduce.Role, pairs bool,
 ) (*introduce.Question, clc.Diagnosis) {
-	client, why := p.bureau.get(ctx, func() []string { return p.cfg.Kernel.Addresses(raw) }, d.GID())
+	client, why := p.agent(ctx, d, raw)
 	if client == nil {
 		return nil, why
 	}
@@ -46,10 +60,19 @@ func (p *Point) decline(c *Candidate) {
 	}
 	go func() {
 		defer p.retries.Add(-1)
-		addresses := func() []string { return p.cfg.Kernel.Addresses(c.raw) }
-		client, _ := p.bureau.get(context.Background(), addresses, d.GID())
-		if client != nil {
+		if client, _ := p.agent(context.Background(), d, c.raw); client != nil {
 			c.raw.Control(func(fd uintptr) { client.Decline(introduce.RoleServer, fd, claimTime) })
 		}
 	}()
+}
+
+// introductionOf makes of an answer what a device needs.
+func introductionOf(a *introduce.Answer, strict bool) ism.Introduction {
+	in := ism.Introduction{
+		Own:    a.SameUser,
+		Socket: a.Socket, Key: wire.ISMGIDFromUUID(a.Process), GID: a.GID, Secret: a.Secret,
+		Cred: ism.Cred{PID: a.PID, UID: a.UID, GID: a.Group}, Strict: strict,
+	}
+	a.Socket = -1
+	return in
 }

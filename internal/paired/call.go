@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gosmc/smc/internal/bureau"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/ring"
@@ -267,7 +268,7 @@ func (c *call) onRefused(a answer) {
 // onIntroduced makes the peering of an introduction, on another goroutine.
 func (c *call) onIntroduced(ctx context.Context, device *ism.Device, a *introduce.Answer) {
 	if a.Socket < 0 {
-		c.done(reasonOf(a.Reason))
+		c.done(bureau.Reason(a.Reason))
 		return
 	}
 	c.introduced = true

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/bureau"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/ring"
@@ -210,7 +211,7 @@ func (c *Candidate) await(ctx context.Context, acquainted, pairs bool) clc.Diagn
 		case a := <-introduced:
 			introduced = nil
 			if a.Socket < 0 {
-				return reasonOf(a.Reason)
+				return bureau.Reason(a.Reason)
 			}
 			if a.Pair {
 				return c.takePair(question, &a)

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gosmc/smc/internal/bureau"
 	"github.com/gosmc/smc/internal/pairing"
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/wire/clc"
@@ -58,7 +59,7 @@ func (k *AgentKernel) mayAsk(dest netip.AddrPort, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	lost, found := k.lost[dest]
-	return now.Sub(k.none) >= agentPause && (!found || now.Sub(lost) >= lostTime) // rule: TestLostSYN: now.Sub(lost) >= lostTime -> now.Sub(lost) >= 0
+	return now.Sub(k.none) >= bureau.Pause && (!found || now.Sub(lost) >= lostTime) // rule: TestLostSYN: now.Sub(lost) >= lostTime -> now.Sub(lost) >= 0
 }
 
 // note remembers a server to which a SYN with a token was lost.
@@ -103,7 +104,7 @@ func (k *AgentKernel) Read(c syscall.RawConn, remote netip.AddrPort) (Tokens, cl
 // gets to know a network namespace when the first socket asks in it, so its name may come a moment
 // later.
 func (k *AgentKernel) Addresses(c syscall.RawConn) (list []string) {
-	for end := time.Now().Add(nameTime); ; time.Sleep(namePause) {
+	for end := time.Now().Add(bureau.NameTime); ; time.Sleep(bureau.NamePause) {
 		var name string
 		err := errors.New("no socket")
 		c.Control(func(fd uintptr) { name, err = pairing.ServiceName(fd) })

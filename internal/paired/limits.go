@@ -52,17 +52,6 @@ const (
 	retryTime  = time.Second
 	retryPause = 200 * time.Microsecond
 
-	// agentPause is how long nobody looks for an agent that was not there.
-	agentPause = 500 * time.Millisecond
-
-	// welcomeTime is how long an agent is waited for that does not answer. It answers at once, unless
-	// it is stopped or gets no processor.
-	welcomeTime = 300 * time.Millisecond
-
-	// nameTime is how long an agent is waited for that has just heard of a network namespace.
-	nameTime  = 100 * time.Millisecond
-	namePause = time.Millisecond
-
 	// lostTime is how long no socket to a server asks after a SYN with a token was lost.
 	lostTime = 5 * time.Minute
 )

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/bureau"
 	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/ring"
@@ -81,7 +82,7 @@ func (l *lent) fate(
 			case a.Wanted:
 			case a.Returned: // rule: TestPairReturned
 				a.Discard()
-				return nil, reasonOf(a.Reason), nil
+				return nil, bureau.Reason(a.Reason), nil
 			default:
 				return ring.New(l.end, l.memory, true), clc.DiagNone, nil
 			}

@@ -529,13 +529,3 @@ func TestPairNamed(t *testing.T) {
 	candidate.End().Close()
 	q.Withdraw()
 }
-
-// TestReasons has an agent that is newer than we are.
-func TestReasons(t *testing.T) {
-	if got := reasonOf(introduce.RefusedBusy); got != clc.DiagBusy {
-		t.Errorf("a quota: %v", got)
-	}
-	if got := reasonOf(99); got != clc.DiagRefused {
-		t.Errorf("a reason that is new: %v", got)
-	}
-}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/bureau"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/wire/clc"
@@ -44,7 +45,7 @@ type Config struct {
 // [Point.PeerUp], [Point.Signal] and [Point.PeerGone] as the device tells it.
 type Point struct {
 	cfg     Config
-	bureau  bureau
+	bureau  bureau.Bureau
 	known   known
 	retries atomic.Int32
 	ids     atomic.Uint64
@@ -62,7 +63,6 @@ type Point struct {
 func New(cfg Config) *Point {
 	return &Point{
 		cfg:      cfg,
-		bureau:   bureau{users: cfg.Users},
 		calls:    make(map[uint64]*call),
 		peers:    make(map[*ism.Peer]map[uint64]Name),
 		expected: make(map[Name][]expectation),
@@ -88,17 +88,17 @@ func (p *Point) CanAsk() bool {
 
 // BootID returns the kernel's boot ID, for a process that cannot read it. ok is false if no agent was
 // asked.
-func (p *Point) BootID() (id [16]byte, ok bool) { return p.bureau.bootID() }
+func (p *Point) BootID() (id [16]byte, ok bool) { return p.bureau.BootID() }
 
 // Release gives back the resources of the system that the point holds while it has nothing to do.
-func (p *Point) Release() { p.bureau.release() }
+func (p *Point) Release() { p.bureau.Release() }
 
 // Close lets nobody expect anything of this host any more, and gives back the resources of the system.
 func (p *Point) Close() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	p.bureau.close()
+	p.bureau.Close()
 }
 
 // Signal takes a message of a peer. An error means that it is none, or that the peer was not

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/bureau"
 	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/run/broker"
@@ -33,7 +34,8 @@ import (
 // supervisor, which remembers the server's address for a while.
 type introduced struct {
 	s       *supervisor
-	bureau  bureau
+	users   introduce.Users // with whose programs ours share connections
+	bureau  bureau.Bureau
 	working sync.WaitGroup
 
 	// These have an entry for each connection that is being dealt with, or is joined to TCP. Servers
@@ -53,7 +55,7 @@ type introduced struct {
 func newIntroduced(s *supervisor, users introduce.Users) *introduced {
 	return &introduced{
 		s:        s,
-		bureau:   bureau{users: users},
+		users:    users,
 		reaching: make(chan struct{}, maxIntroduced),
 		meeting:  make(chan struct{}, maxIntroduced),
 		fate:     fateTime,
@@ -162,7 +164,7 @@ func (p *patience) spend(waited time.Duration) { p.credit = max(0, p.credit-wait
 func (n *introduced) stop() {
 	n.over = true
 	n.s.Mu.Unlock()
-	n.bureau.close()
+	n.bureau.Close()
 	n.working.Wait()
 	n.s.Mu.Lock()
 }
@@ -283,7 +285,7 @@ func (x *meeting) answer(end, memory int) bool {
 // told, also one that asks later.
 func (x *meeting) run(wait time.Duration) clc.Diagnosis {
 	n := x.n
-	client, why := n.bureau.get()
+	client, why := n.agent()
 	if client == nil {
 		x.answer(-1, -1)
 		return why
@@ -306,12 +308,12 @@ func (x *meeting) run(wait time.Duration) clc.Diagnosis {
 			n.vain(time.Since(begin))
 			client.Decline(introduce.RoleServer, uintptr(x.tcp), introduce.MaxWait)
 		}
-		return reasonOf(a.Reason)
+		return bureau.Reason(a.Reason)
 	case <-late.C:
 	}
 	x.answer(-1, -1)
 	n.vain(time.Since(begin))
-	n.bureau.slow()
+	n.bureau.Slow()
 	fate := time.NewTimer(n.fate)
 	defer fate.Stop()
 	select {
@@ -362,7 +364,7 @@ func (n *introduced) vain(waited time.Duration) {
 
 // decline has the agent tell the other end of a connection that it is TCP.
 func (n *introduced) decline(role introduce.Role, tcp int) {
-	if client, _ := n.bureau.get(); client != nil {
+	if client, _ := n.agent(); client != nil {
 		client.Decline(role, uintptr(tcp), introduce.MaxWait)
 	}
 }

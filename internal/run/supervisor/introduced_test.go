@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -14,11 +15,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/bureau"
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/internal/smctest"
+	"github.com/gosmc/smc/wire"
 )
 
 // A toldAgent is an agent that is told of tokens, and that can be stopped.
@@ -80,8 +83,11 @@ func dialTold(t *testing.T, address string) (client, server *supervisor) {
 		f.policy = &config.Policy{}
 		*s = emptySupervisor(f)
 		n := (*s).introduced
-		if n.bureau.client, err = introduce.Dial(t.Context(), address, newGID(), n.bureau.users); err != nil {
-			t.Fatal(err)
+		told := func(ctx context.Context, _ wire.ISMGID) (*introduce.Client, error) {
+			return introduce.Dial(ctx, address, newGID(), n.users)
+		}
+		if c, why := n.bureau.Get(t.Context(), wire.ISMGID{}, told); c == nil {
+			t.Fatal(why)
 		}
 		t.Cleanup(func() {
 			n.s.Mu.Lock()
@@ -344,14 +350,13 @@ func TestAgentStopped(t *testing.T) {
 
 	c := a.connect(t)
 	a.gate.Lock()
+	begin := time.Now()
 	if end := answered(t, c.ask(t, client, 0, false)); end >= 0 {
 		t.Fatal("the client has an end of an agent that is stopped")
 	}
-	client.introduced.bureau.mu.Lock()
-	if client.introduced.bureau.failed.IsZero() {
+	if c, _ := client.introduced.agent(); c != nil && time.Since(begin) < bureau.Pause {
 		t.Error("an agent that does not answer is asked again at once")
 	}
-	client.introduced.bureau.mu.Unlock()
 	again := a.connect(t)
 	if end := answered(t, again.ask(t, client, 0, false)); end >= 0 {
 		t.Fatal("and the next one")

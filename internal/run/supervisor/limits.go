@@ -76,10 +76,4 @@ const (
 	leastWait = time.Millisecond
 	vainMost  = 500 * time.Millisecond
 	vainShare = 10
-	// agentPause is how long nobody looks for an agent that was not there. welcomeTime is how long one
-	// is waited for that does not answer, nameTime how long one that has just heard of a namespace.
-	agentPause  = 500 * time.Millisecond
-	welcomeTime = 300 * time.Millisecond
-	nameTime    = 100 * time.Millisecond
-	namePause   = time.Millisecond
 )

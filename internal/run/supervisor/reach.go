@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/bureau"
 	"github.com/gosmc/smc/internal/dispose"
 	"github.com/gosmc/smc/internal/introduce"
 	"github.com/gosmc/smc/internal/run/broker"
@@ -118,7 +119,7 @@ func (r *reach) name() bool {
 // run deals with the connection until both ends of the pair have found their programs, or it is
 // TCP. known: the server has taken ends before.
 func (r *reach) run(known bool) {
-	client, why := r.n.bureau.get()
+	client, why := r.n.agent()
 	if client == nil {
 		r.refuse(why)
 		return
@@ -135,7 +136,7 @@ func (r *reach) run(known bool) {
 	select {
 	case a = <-q.Answer(): // at once
 	case <-late.C:
-		r.n.bureau.slow()
+		r.n.bureau.Slow()
 		r.refuse(clc.DiagNoAgent)
 		q.Recall()
 		select {
@@ -147,7 +148,7 @@ func (r *reach) run(known bool) {
 	}
 	if a.Socket < 0 || a.Returned { // by the keeper of an agent that has died
 		a.Discard()
-		r.refuse(reasonOf(a.Reason))
+		r.refuse(bureau.Reason(a.Reason))
 		r.n.shun(r.m, a.Reason)
 		return
 	}
@@ -223,7 +224,7 @@ func (r *reach) taken(ended <-chan struct{}) {
 
 // returned has both ends of the pair: the connection is TCP.
 func (r *reach) returned(a *introduce.Answer) {
-	why := reasonOf(a.Reason)
+	why := bureau.Reason(a.Reason)
 	r.n.shun(r.m, a.Reason)
 	if !r.given {
 		dispose.Close(a.Socket)

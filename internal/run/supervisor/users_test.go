@@ -22,7 +22,7 @@ func TestSupervisorUsers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := emptySupervisor(f).introduced.bureau.users; !reflect.DeepEqual(got, want) {
+		if got := emptySupervisor(f).introduced.users; !reflect.DeepEqual(got, want) {
 			t.Errorf("users %q: %+v, want %+v", list, got, want)
 		}
 	}
