@@ -28,7 +28,7 @@ const (
 	NamePause = time.Millisecond
 )
 
-// A Dial makes a connection to the agent. Its errors match those of [introduce.Dial].
+// A Dial makes a connection to the agent. Its errors match the ones that [introduce.Dial] returns.
 type Dial func(ctx context.Context, gid wire.ISMGID) (*introduce.Client, error)
 
 // At returns a Dial that tries addresses one after another, for welcomeTime each. The error is

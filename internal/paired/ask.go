@@ -12,7 +12,9 @@ import (
 )
 
 // agent returns the connection to the agent, or the reason why there is none.
-func (p *Point) agent(ctx context.Context, d *ism.Device, raw syscall.RawConn) (*introduce.Client, clc.Diagnosis) {
+func (p *Point) agent(
+	ctx context.Context, d *ism.Device, raw syscall.RawConn,
+) (*introduce.Client, clc.Diagnosis) {
 	dial := bureau.At(func() []string { return p.cfg.Kernel.Addresses(raw) }, p.cfg.Users)
 	return p.bureau.Get(ctx, d.GID(), func(ctx context.Context, gid wire.ISMGID) (*introduce.Client, error) {
 		client, err := dial(ctx, gid)
