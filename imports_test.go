@@ -139,19 +139,21 @@ var mayImport = map[string][]string{
 	"test/interop":               {"bpf", "wire/...", "internal/conn", "internal/host", "internal/port", "internal/rdma", "internal/udp", "test/interop/talk", "internal/sockdiag"}, // host: for fields that only tests set
 	"test/interop/gosmcpeer":     {".", "test/interop/talk"},
 	"test/interop/talk":          {},
-	"test/interop/guest/smcpeer": {"internal/sockdiag", "test/interop/talk"}, // a program in the virtual machine
-	"test/interop/guest/limits":  {"."},                                      // a program in the virtual machine
-	"test/interop/guest/uverbs":  {"wire", "internal/uverbs"},                // a program in the virtual machine
-	"test/std":                   {"internal/overlay"},                       // Go's own tests, with the overlay of gosmc go
-	"test/run":                   {"internal/child"},                         // programs of Debian, by the gosmc command
-	"test/container":             {"internal/child"},                         // programs in containers, by runc and the gosmc command
-	"test/container/talk":        {"."},                                      // a program in an empty root
-	"test/rules":                 {},                                         // source text in, runs of tests out
-	"test/house":                 {},                                         // source text in
-	"test/slower":                {},                                         // patterns of use, of a C program under the gosmc command
-	"test/suite":                 {},                                         // tests of other projects, under the gosmc command
-	"test/gotest":                {},                                         // released Go programs, by the gosmc command
-	"test/equal":                 {},                                         // scripts of calls, played by a C program under the gosmc command
+	"test/interop/guest/smcpeer": {"internal/sockdiag", "test/interop/talk"},                             // a program in the virtual machine
+	"test/interop/guest/limits":  {"."},                                                                  // a program in the virtual machine
+	"test/interop/guest/uverbs":  {"wire", "internal/uverbs"},                                            // a program in the virtual machine
+	"test/std":                   {"internal/overlay"},                                                   // Go's own tests, with the overlay of gosmc go
+	"test/run":                   {"internal/child"},                                                     // programs of Debian, by the gosmc command
+	"test/container":             {"internal/child"},                                                     // programs in containers, by runc and the gosmc command
+	"test/container/talk":        {"."},                                                                  // a program in an empty root
+	"test/container/attack":      {"wire", "internal/dispose", "internal/introduce", "internal/pairing"}, // an attacker, who knows the agent's messages
+	"test/container/across":      {"."},                                                                  // tests, which are a program in an empty root, too
+	"test/rules":                 {},                                                                     // source text in, runs of tests out
+	"test/house":                 {},                                                                     // source text in
+	"test/slower":                {},                                                                     // patterns of use, of a C program under the gosmc command
+	"test/suite":                 {},                                                                     // tests of other projects, under the gosmc command
+	"test/gotest":                {},                                                                     // released Go programs, by the gosmc command
+	"test/equal":                 {},                                                                     // scripts of calls, played by a C program under the gosmc command
 	"internal/smctest":           {"wire/...", "internal/..."},
 	"internal/core/coretest":     {"wire/clc"}, // not core: its own tests import it
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,17 +19,21 @@ import (
 // A program is one in a container.
 type program struct {
 	at      int    // end of the network
+	account int    // 0 is the end's own; others have other users on the machine
+	private bool   // it has a network of its own with nothing in it, and its root may do anything there
 	root    string // name of its root file system
 	user    int    // in the container
 	profile *profile
 	run     bool // under 'gosmc run'
 	args    []string
+	env     []string
 	holds   int // bytes of its output after which it is stopped until the output is released; 0: it is not
 }
 
 // A container is one that runs, or has run.
 type container struct {
 	l    *lab
+	by   string // its runtime
 	id   string
 	user int
 	cmd  *exec.Cmd
@@ -84,7 +89,7 @@ func (l *lab) start(p program) (*container, error) {
 		p.args = append([]string{"/usr/bin/gosmc", "run", "--require", "--"}, p.args...)
 	}
 	l.count++
-	c := &container{l: l, id: fmt.Sprintf("%s-c%d", l.name(), l.count), user: p.user, done: make(chan struct{})}
+	c := &container{l: l, by: l.runtime, id: fmt.Sprintf("%s-c%d", l.name(), l.count), user: p.user, done: make(chan struct{})}
 	c.out.holds, c.out.free = p.holds, make(chan struct{})
 	bundle := filepath.Join(l.dir, c.id)
 	if err := os.Mkdir(bundle, 0o755); err != nil {
@@ -97,7 +102,7 @@ func (l *lab) start(p program) (*container, error) {
 	if err := os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o644); err != nil {
 		return nil, err
 	}
-	c.cmd = exec.CommandContext(l.ctx, "runc", "--root", l.state(), "run", "--bundle", bundle, c.id)
+	c.cmd = c.command(l.ctx, "run", "--bundle", bundle, c.id)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.log
 	c.cmd.WaitDelay = patience
 	c.cmd.Cancel = func() error { c.out.release(); return c.cmd.Process.Kill() }
@@ -114,14 +119,37 @@ func (l *lab) start(p program) (*container, error) {
 	return c, nil
 }
 
-// state is where runc keeps the state of containers.
+// command is one of the runtime. crun 1.8 knows no machine with control groups of both versions: it sees version 2
+// alone, in a mount namespace of its own, and leaves its containers in the group of this process.
+func (c *container) command(ctx context.Context, args ...string) *exec.Cmd {
+	options := []string{"--root", c.l.state()}
+	if c.by == runc {
+		return exec.CommandContext(ctx, runc, append(options, args...)...)
+	}
+	inside := []string{"--mount", "/bin/sh", "-c", `mount --bind "$0" /sys/fs/cgroup && exec crun "$@"`, filepath.Dir(c.l.group)}
+	options = append(options, "--cgroup-manager=disabled")
+	return exec.CommandContext(ctx, "unshare", append(append(inside, options...), args...)...)
+}
+
+// Runtimes.
+const (
+	runc = "runc"
+	crun = "crun"
+)
+
+// state is where runtimes keep the state of containers.
 func (l *lab) state() string { return filepath.Join(l.dir, "runc") }
 
 // spec is the configuration of a container, as the OCI's runtime-spec has it.
 func (l *lab) spec(id string, p program) map[string]any {
 	type m = map[string]any
-	ids := []m{{"containerID": 0, "hostID": 65536 * (16 + p.at), "size": 65536}}
+	ids := []m{{"containerID": 0, "hostID": 65536 * (16 + p.at + p.account), "size": 65536}}
+	network, may := m{"type": "network", "path": "/run/netns/" + l.netns(p.at)}, capabilities
+	if p.private {
+		network, may = m{"type": "network"}, append(slices.Clone(capabilities), "CAP_NET_ADMIN", "CAP_NET_RAW")
+	}
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/tmp", "LC_ALL=C", "GOSMC_SHORT_AFTER=off"}
+	env = append(env, p.env...)
 	tmpfs := func(path, mode string) m {
 		return m{"destination": path, "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "mode=" + mode}}
 	}
@@ -129,7 +157,7 @@ func (l *lab) spec(id string, p program) map[string]any {
 		"ociVersion": "1.0.0",
 		"process": m{
 			"user": m{"uid": p.user, "gid": p.user}, "args": p.args, "cwd": "/", "env": env, "noNewPrivileges": true,
-			"capabilities": m{"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+			"capabilities": m{"bounding": may, "effective": may, "permitted": may},
 			"rlimits":      []m{{"type": "RLIMIT_NOFILE", "hard": 16384, "soft": 16384}},
 		},
 		"root": m{"path": filepath.Join(l.dir, "root-"+p.root), "readonly": true}, "hostname": "container",
@@ -140,8 +168,7 @@ func (l *lab) spec(id string, p program) map[string]any {
 		"linux": m{
 			"cgroupsPath": "/" + l.name() + "/" + id, "uidMappings": ids, "gidMappings": ids, "seccomp": p.profile,
 			"namespaces": []m{
-				{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "user"},
-				{"type": "network", "path": "/run/netns/" + l.netns(p.at)},
+				{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "user"}, network,
 			},
 		},
 	}
@@ -194,38 +221,43 @@ func (l *lab) ask(p program) (string, error) {
 }
 
 // wait waits for the end of a container, for so long.
-func (c *container) wait() error {
+func (c *container) wait() error { return c.waitFor(patience) }
+
+func (c *container) waitFor(d time.Duration) error {
 	select {
 	case <-c.done:
 		return c.err
-	case <-time.After(patience):
+	case <-time.After(d):
 		c.kill()
-		return fmt.Errorf("does not end within %v", patience)
+		return fmt.Errorf("does not end within %v", d)
 	}
 }
 
 // pid returns the first process of a container, as this namespace has it.
 func (c *container) pid() (int, error) {
-	text, err := os.ReadFile(filepath.Join(c.l.state(), c.id, "state.json"))
+	name, key := "state.json", "init_process_pid"
+	if c.by == crun {
+		name, key = "status", "pid"
+	}
+	text, err := os.ReadFile(filepath.Join(c.l.state(), c.id, name))
 	if err != nil {
 		return 0, err
 	}
-	var state struct {
-		Pid int `json:"init_process_pid"`
-	}
+	var state map[string]any
 	if err := json.Unmarshal(text, &state); err != nil {
 		return 0, err
 	}
-	if state.Pid == 0 {
+	pid, _ := state[key].(float64)
+	if pid == 0 {
 		return 0, fmt.Errorf("container %s has no process yet", c.id)
 	}
-	return state.Pid, nil
+	return int(pid), nil
 }
 
 // kill kills a container, and waits for its end.
 func (c *container) kill() error {
 	c.out.release()
-	out, err := exec.Command("runc", "--root", c.l.state(), "kill", c.id, "KILL").CombinedOutput()
+	out, err := c.command(context.Background(), "kill", c.id, "KILL").CombinedOutput()
 	if err != nil && !strings.Contains(string(out), "not running") {
 		return fmt.Errorf("runc kill: %w: %s", err, out)
 	}
@@ -240,7 +272,7 @@ func (c *container) kill() error {
 // delete removes what is left of a container.
 func (c *container) delete() {
 	c.out.release()
-	exec.Command("runc", "--root", c.l.state(), "delete", "--force", c.id).Run()
+	c.command(context.Background(), "delete", "--force", c.id).Run()
 	select {
 	case <-c.done:
 	case <-time.After(patience):

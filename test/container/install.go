@@ -13,7 +13,7 @@ import (
 
 // tools has the programs that the test needs, and their Debian packages. A name with a slash is a pattern of files.
 var tools = map[string]string{
-	"runc": "runc", "redis-server": "redis-server", "redis-benchmark": "redis-tools", "nft": "nftables", "ip": "iproute2",
+	runc: "runc", crun: "crun", "socat": "socat", "redis-server": "redis-server", "redis-benchmark": "redis-tools", "nft": "nftables", "ip": "iproute2",
 	"nginx": "nginx-light", "curl": "curl", "haproxy": "haproxy",
 	"/usr/lib/postgresql/*/bin/postgres": "postgresql", "/usr/lib/postgresql/*/bin/pgbench": "postgresql",
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,10 @@ type lab struct {
 	pipe   io.Closer // ends the keeper's wait
 	agent  *exec.Cmd
 	log    bytes.Buffer // the agent's
+
+	small   bool   // parts are shorter
+	all     bool   // parts are tried after one that fails
+	runtime string // of the next container
 
 	podman, strict *profile
 	servers        []*container
@@ -144,8 +149,14 @@ func unifiedRoot() (string, error) {
 
 // build compiles the programs of the containers.
 func (l *lab) build() error {
-	for name, pkg := range map[string]string{"gosmc": "cmd/gosmc", "talk": "test/container/talk"} {
-		cmd := exec.CommandContext(l.ctx, "go", "build", "-o", filepath.Join(l.dir, name), "github.com/gosmc/smc/"+pkg)
+	for name, args := range map[string][]string{
+		"gosmc":  {"build", "-o", "gosmc", "github.com/gosmc/smc/cmd/gosmc"},
+		"talk":   {"build", "-o", "talk", "github.com/gosmc/smc/test/container/talk"},
+		"attack": {"build", "-o", "attack", "github.com/gosmc/smc/test/container/attack"},
+		"across": {"test", "-c", "-o", "across", "github.com/gosmc/smc/test/container/across"},
+	} {
+		args[slices.Index(args, "-o")+1] = filepath.Join(l.dir, name)
+		cmd := exec.CommandContext(l.ctx, "go", args...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w: %s", name, err, out)

@@ -12,15 +12,21 @@ const (
 
 // Addresses of the router: its own, and one that is no interface's, as that of a service of Kubernetes.
 const (
-	router  = "10.97.0.1"
-	service = "10.96.0.1"
+	router   = "10.97.0.1"
+	service  = "10.96.0.1"
+	router6  = "fd97::1"
+	service6 = "fd96::1"
 )
 
 // ports are those of servers. The router publishes each at its own address.
-var ports = []int{portTalk, portRedis, portNginx, portPostgres}
+var ports = []int{portTalk, portRedis, portNginx, portPostgres, portSocat}
 
 const (
 	portTalk     = 7000
+	portSocat    = 7001
+	portLiar     = 7002
+	portRange    = 7100 // and rangeCount-1 after it
+	portRelay    = 7200 // and the next one
 	portRedis    = 6379
 	portNginx    = 8080
 	portHaproxy  = 8081
@@ -29,6 +35,9 @@ const (
 
 // address is that of an end's interface.
 func address(end int) string { return fmt.Sprintf("10.97.0.%d", end+2) }
+
+// address6 is the one of IPv6, a unique local one.
+func address6(end int) string { return fmt.Sprintf("fd97::%d", end+2) }
 
 // netns is the name of an end's network namespace.
 func (l *lab) netns(end int) string { return fmt.Sprintf("%s-%d", l.name(), end) }
@@ -45,16 +54,24 @@ func (l *lab) network() error {
 		"ip -n " + l.routerNS() + " link set lo up\n" +
 		"ip -n " + l.routerNS() + " link add br0 type bridge\n" +
 		"ip -n " + l.routerNS() + " addr add " + router + "/24 dev br0\n" +
+		"ip -n " + l.routerNS() + " addr add " + router6 + "/64 dev br0 nodad\n" +
 		"ip -n " + l.routerNS() + " link set br0 up\n" +
 		in + "sysctl -q -w net.ipv4.ip_forward=1\n" +
-		in + "nft add table ip nat\n" +
-		in + "nft add chain ip nat pre { type nat hook prerouting priority -100 ; }\n" +
-		in + "nft add chain ip nat post { type nat hook postrouting priority 100 ; }\n" +
-		in + "nft add rule ip nat pre ip daddr " + service + " dnat to " + address(atServer) + "\n" +
-		in + "nft add rule ip nat post ct status dnat masquerade\n"
-	for _, port := range ports {
-		lines += fmt.Sprintf("%snft add rule ip nat pre ip daddr %s tcp dport %d dnat to %s:%d\n",
-			in, router, published(port), address(atServer), port)
+		in + "sysctl -q -w net.ipv6.conf.all.forwarding=1\n"
+	for _, f := range []struct{ family, router, service, server, at string }{
+		{"ip", router, service, address(atServer), address(atServer)},
+		{"ip6", router6, service6, address6(atServer), "[" + address6(atServer) + "]"},
+	} {
+		add := in + "nft add "
+		lines += add + "table " + f.family + " nat\n" +
+			add + "chain " + f.family + " nat pre { type nat hook prerouting priority -100 ; }\n" +
+			add + "chain " + f.family + " nat post { type nat hook postrouting priority 100 ; }\n" +
+			add + "rule " + f.family + " nat pre " + f.family + " daddr " + f.service + " dnat to " + f.server + "\n" +
+			add + "rule " + f.family + " nat post ct status dnat masquerade\n"
+		for _, port := range ports {
+			lines += fmt.Sprintf("%srule %s nat pre %[2]s daddr %s tcp dport %d dnat to %s:%d\n",
+				add, f.family, f.router, published(port), f.at, port)
+		}
 	}
 	if err := l.lines(lines); err != nil {
 		return err
@@ -77,8 +94,9 @@ func (l *lab) addEnd(end int) error {
 	return l.lines("ip netns add " + ns + "\n" + ip + "link set lo up\n" +
 		fmt.Sprintf("ip -n %s link add v%d type veth peer name eth0 netns %s\n", l.routerNS(), end, ns) +
 		fmt.Sprintf("ip -n %s link set v%d master br0 up\n", l.routerNS(), end) +
-		ip + "addr add " + address(end) + "/24 dev eth0\n" + ip + "link set eth0 up\n" +
-		ip + "route add default via " + router + "\n")
+		ip + "addr add " + address(end) + "/24 dev eth0\n" + ip + "addr add " + address6(end) + "/64 dev eth0 nodad\n" +
+		ip + "link set eth0 up\n" +
+		ip + "route add default via " + router + "\n" + ip + "route add default via " + router6 + "\n")
 }
 
 // removeEnd takes an end's interface and namespace away. Processes that are there keep the namespace until they end.
@@ -86,7 +104,7 @@ func (l *lab) removeEnd(end int) error {
 	return l.lines(fmt.Sprintf("ip -n %s link delete v%d\n", l.routerNS(), end) + "ip netns delete " + l.netns(end))
 }
 
-// A way is one that leads to the server at a port.
+// A way is one that leads to the server at a port. The host of IPv6 has brackets.
 type way struct{ name, host, port string }
 
 // ways are directly, and through the router's translation of the destination and the source.
@@ -95,5 +113,14 @@ func ways(port int) []way {
 		{"directly", address(atServer), fmt.Sprint(port)},
 		{"by the service address", service, fmt.Sprint(port)},
 		{"by the published port", router, fmt.Sprint(published(port))},
+	}
+}
+
+// ways6 are the same by IPv6.
+func ways6(port int) []way {
+	return []way{
+		{"directly, IPv6", "[" + address6(atServer) + "]", fmt.Sprint(port)},
+		{"by the service address, IPv6", "[" + service6 + "]", fmt.Sprint(port)},
+		{"by the published port, IPv6", "[" + router6 + "]", fmt.Sprint(published(port))},
 	}
 }

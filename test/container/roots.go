@@ -48,8 +48,10 @@ func (l *lab) roots() (err error) {
 		if err := os.Chmod(l.root(name, "tmp"), 0o777|os.ModeSticky); err != nil {
 			return err
 		}
-		if err := copyTo(l.root(name, "talk"), filepath.Join(l.dir, "talk")); err != nil {
-			return err
+		for _, program := range []string{"talk", "attack", "across"} {
+			if err := copyTo(l.root(name, program), filepath.Join(l.dir, program)); err != nil {
+				return err
+			}
 		}
 	}
 	box := filepath.Join(debs, "bin/busybox")
@@ -57,7 +59,7 @@ func (l *lab) roots() (err error) {
 		if err := l.copyProgram(name, box, "/bin/busybox"); err != nil {
 			return err
 		}
-		for _, applet := range []string{"sh", "wget", "cat", "sleep", "grep"} {
+		for _, applet := range []string{"sh", "wget", "cat", "sleep", "grep", "ip"} {
 			if err := os.Symlink("busybox", l.root(name, "bin/"+applet)); err != nil {
 				return err
 			}
@@ -74,7 +76,7 @@ func (l *lab) root(name, path string) string { return filepath.Join(l.dir, "root
 
 // debianRoot adds the programs of this Debian.
 func (l *lab) debianRoot() error {
-	for _, name := range []string{"redis-server", "redis-cli", "redis-benchmark", "nginx", "curl", "haproxy"} {
+	for _, name := range []string{"redis-server", "redis-cli", "redis-benchmark", "nginx", "curl", "haproxy", "socat"} {
 		path, err := lookPath(name)
 		if err != nil {
 			return err

@@ -19,6 +19,7 @@ http {
   client_body_temp_path /tmp/t1; proxy_temp_path /tmp/t2; fastcgi_temp_path /tmp/t3; uwsgi_temp_path /tmp/t4; scgi_temp_path /tmp/t5;
   server {
     listen 8080;
+    listen [::]:8080;
     root /srv;
   }
 }

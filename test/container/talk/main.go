@@ -4,6 +4,10 @@
 //	talk from ADDRESS              prints the client's address as the server sees it
 //	talk echo ADDRESS COUNT        makes connections, and prints how many there were of each mode
 //	talk fetch ADDRESS BYTES       gets a pattern to standard output
+//	talk wait ADDRESS              prints "waiting" when it does, and ends when the server does
+//	talk pour ADDRESS              gets what the server can send, which prints how much it has sent
+//	talk range PORT COUNT          is a server on so many ports, each connection of which names itself
+//	talk visit HOST PORT COUNT N   makes N connections to that, by processes that are killed at any point
 //	talk http ADDRESS DIRECTORY    serves files by HTTP
 //	talk get URL...                gets files by HTTP, one after another over one connection, to standard output
 //	talk redis ADDRESS COMMAND...  sends commands to redis, and prints the answers
@@ -45,6 +49,16 @@ func run(args []string) error {
 	case verb == "redis-serve" && len(rest) == 0:
 		r := &store{values: make(map[string]string)}
 		return serve(where, r.answer)
+	case verb == "wait" && len(rest) == 0:
+		return ask(where, "wait", os.Stdout)
+	case verb == "pour" && len(rest) == 0:
+		return ask(where, "pour", os.Stdout)
+	case verb == "range" && len(rest) == 1:
+		return serveRange(where, rest[0])
+	case verb == "visit" && len(rest) == 3:
+		return visitAll(where, rest)
+	case verb == visitor && len(rest) == 4:
+		return visit(where, rest)
 	case verb == "from" && len(rest) == 0:
 		return ask(where, "from", os.Stdout)
 	case verb == "fetch" && len(rest) == 1:
@@ -100,6 +114,15 @@ func answer(c net.Conn) error {
 		}
 		_, err = fmt.Fprintln(c, host)
 		return err
+	case line == "wait\n":
+		if _, err := fmt.Fprintln(c, "waiting"); err != nil {
+			return err
+		}
+		io.Copy(io.Discard, r) // its error is the client's death
+		fmt.Println("gone")
+		return nil
+	case line == "pour\n":
+		return sendPattern(c, 1<<30, func(sent int) { fmt.Println("sent", sent) })
 	case line == "echo\n":
 		_, err := io.Copy(c, r)
 		return err
@@ -108,24 +131,26 @@ func answer(c net.Conn) error {
 		if err != nil {
 			return err
 		}
-		return sendPattern(c, size)
+		return sendPattern(c, size, func(int) {})
 	}
 	return fmt.Errorf("%q is no request", line)
 }
 
-// sendPattern sends bytes of which each place tells where it belongs.
-func sendPattern(c net.Conn, size int) error {
+// sendPattern sends bytes of which each place tells where it belongs. accepted is told how many Write has taken so far.
+func sendPattern(c net.Conn, size int, accepted func(int)) error {
 	var piece []byte
-	for i := 0; size > 0; i++ {
+	for i, sent := 0, 0; sent < size; i++ {
 		piece = fmt.Appendf(piece, "%015d\n", i)
-		if len(piece) < 64<<10 && len(piece) < size {
+		if len(piece) < 64<<10 && len(piece) < size-sent {
 			continue
 		}
-		piece = piece[:min(len(piece), size)]
-		if _, err := c.Write(piece); err != nil {
+		piece = piece[:min(len(piece), size-sent)]
+		n, err := c.Write(piece)
+		sent += n
+		accepted(sent)
+		if err != nil {
 			return err
 		}
-		size -= len(piece)
 		piece = piece[:0]
 	}
 	return nil
