@@ -25,9 +25,10 @@ import (
 
 // Bounds. The times measured on two idle cores are a fraction of each.
 const (
-	totalTimeout = 3 * time.Hour
-	fetchTimeout = 5 * time.Minute  // sources come over a network
-	buildTimeout = 30 * time.Minute // of one suite
+	totalTimeout   = 3 * time.Hour
+	fetchTimeout   = 5 * time.Minute  // sources come over a network
+	installTimeout = 8 * time.Minute  // and so do packages
+	buildTimeout   = 30 * time.Minute // of one suite
 )
 
 type options struct {
@@ -135,6 +136,7 @@ func runAll(ctx context.Context, opt options, out io.Writer) (good bool, err err
 		return false, err
 	}
 	defer c.close()
+	install(ctx, out, chosen)
 	dir, err := os.MkdirTemp("", "gosmc-suite-")
 	if err != nil {
 		return false, err

@@ -69,10 +69,13 @@ func find(name string) *suite {
 	return suites[i]
 }
 
-// lacks returns the needs of a suite that are not on this machine.
-func (s *suite) lacks() (list []string) {
-	for _, need := range append([]string{"cc gcc", "make make", "dpkg-source dpkg-dev"}, s.needs...) {
-		sign, pkg, _ := strings.Cut(need, " ")
+// always is what all suites need.
+var always = []string{"cc gcc", "/usr/include/stdlib.h libc6-dev", "make make", "dpkg-source dpkg-dev"}
+
+// absent returns the needs of a suite that are not on this machine.
+func (s *suite) absent() (list []string) {
+	for _, need := range append(slices.Clone(always), s.needs...) {
+		sign, _, _ := strings.Cut(need, " ")
 		var err error
 		if strings.Contains(sign, "/") {
 			_, err = os.Stat(sign)
@@ -80,8 +83,17 @@ func (s *suite) lacks() (list []string) {
 			_, err = exec.LookPath(sign)
 		}
 		if err != nil {
-			list = append(list, fmt.Sprintf("%s: apt-get install %s", sign, pkg))
+			list = append(list, need)
 		}
+	}
+	return list
+}
+
+// lacks says how to install them.
+func (s *suite) lacks() (list []string) {
+	for _, need := range s.absent() {
+		sign, pkg, _ := strings.Cut(need, " ")
+		list = append(list, fmt.Sprintf("%s: apt-get install %s", sign, pkg))
 	}
 	return list
 }

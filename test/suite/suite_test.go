@@ -41,6 +41,22 @@ func TestParsers(t *testing.T) {
 	}
 }
 
+// TestMissing has the packages installed that are not there, each once, also those of a suite whose
+// library another one has.
+func TestMissing(t *testing.T) {
+	first := &suite{needs: []string{"no-such-command no-such-package", "go golang"}}
+	second := &suite{needs: []string{"/no/such/file no-such-library", "no-such-command no-such-package"}, after: first}
+	got := missing([]*suite{second, first})
+	// There may be no compiler.
+	got = slices.DeleteFunc(got, func(name string) bool { return !strings.HasPrefix(name, "no-such") })
+	if want := []string{"no-such-library", "no-such-package"}; !slices.Equal(got, want) {
+		t.Errorf("%q are missing, want %q", got, want)
+	}
+	if got := missing([]*suite{{after: first}}); !slices.Contains(got, "no-such-package") {
+		t.Errorf("%q are missing, and not that of the library", got)
+	}
+}
+
 // TestCompare has the verdict see all that differs, and that the table of differences is true.
 func TestCompare(t *testing.T) {
 	for _, tt := range []struct {
