@@ -635,7 +635,8 @@ static bool look(struct busy *b, int epfd, struct epoll_event *events, int max, 
 	else if (*n >= 0) /* an event of the kernel would have come earlier without the look */
 		luck_paid(&b->luck, paid, SELDOM);
 	b->gathers &= !paid;
-	if (glance_over(&g, paid || *n))
+	/* What is there is told of before a signal is, as by the kernel: the signal of O_ASYNC comes after its bytes. */
+	if (glance_over(&g, paid || *n) && !(paid = any_ready(b)) && (*n = ask(b, epfd, events, 0, max, mask, g.now)) == 0)
 		*n = -EINTR;
 	return paid;
 }

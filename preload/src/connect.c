@@ -357,7 +357,9 @@ static void swap(struct attempt *a, int fd)
 	bool registered = birth_registration(fd, &epfd, &event);
 	long r;
 
-	/* A letter has a copy of the socket, with which the registration would live on, and tell of its own. */
+	/* A letter has a copy of the socket, with which signals and the registration would live on, and tell of its own end. */
+	if (a->status & O_ASYNC)
+		SYS(fcntl, fd, F_SETFL, a->status & ~O_ASYNC);
 	if (registered) {
 		SYS(epoll_ctl, epfd, EPOLL_CTL_DEL, fd, NULL);
 		event.events &= ~(uint32_t)EPOLLWRBAND; /* epoll.c */

@@ -525,15 +525,22 @@ static int together(struct set *s, struct epoll_event *events, int n, struct epo
 	return kept;
 }
 
+/* interrupted is the answer of a call that a signal has ended, by that of one which did not wait. */
+static int interrupted(int found)
+{
+	return found ? found : (int)sys_return(-EINTR);
+}
+
 static bool is_none(const struct timespec *t)
 {
 	return t && t->tv_sec == 0 && t->tv_nsec == 0;
 }
 
 /*
- * waits is whether it waits at all. first is the arguments with which it waits for a second before longer, where rings may have memory to give back.
+ * waits is whether it waits at all. first is the arguments with which it waits for a second before longer, where rings may have memory to give back. once is those
+ * with which it does not wait: after a signal, which the kernel would tell of where there is nothing else.
  */
-#define WAIT(name, parameters, arguments, mask, waits, longer, first)                                      \
+#define WAIT(name, parameters, arguments, mask, waits, longer, first, once)                                \
 	EXPORT int name parameters                                                                  \
 	{                                                                                           \
 		struct set *s = events && max > 0 ? set_at(epfd) : NULL;                            \
@@ -543,7 +550,7 @@ static bool is_none(const struct timespec *t)
 												    \
 		calls_tidy();                                                                       \
 		if (!idle_look(ENDING_ALL) && (waits))                                              \
-			return (int)sys_return(-EINTR);                                             \
+			return interrupted(name once);                                              \
 		shown = s ? before(s, found, max) : 0;                                              \
 		if (shown) {                                                                        \
 			n = busy_due(epfd, s->serial) ? (int)SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8) : 0; \
@@ -559,21 +566,25 @@ static bool is_none(const struct timespec *t)
 			next_resolve();                                                             \
 		twice = longer; /* which takes the first wait off the limit */		\
 		n = twice ? next.name first : next.name arguments;				\
-		if (twice && n == 0)								\
-			n = idle_again(ENDING_ALL) ? next.name arguments : (int)sys_return(-EINTR); \
+		if (twice && n == 0) {								\
+			if (!idle_again(ENDING_ALL))						\
+				return interrupted(name once);					\
+			n = next.name arguments;						\
+		}										\
 		if (edges_used)								\
 			edges_told(events, n);						\
 		return n;									\
 	}
 
-static const struct timespec second = {.tv_sec = IDLE_MSEC / 1000};
+static const struct timespec second = {.tv_sec = IDLE_MSEC / 1000}, no_time;
 
 WAIT(epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout), (epfd, events, max, timeout), NULL, timeout != 0,
-     idle_msec(&timeout), (epfd, events, max, IDLE_MSEC))
+     idle_msec(&timeout), (epfd, events, max, IDLE_MSEC), (epfd, events, max, 0))
 WAIT(epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask), (epfd, events, max, timeout, mask), mask, timeout != 0,
-     idle_msec(&timeout), (epfd, events, max, IDLE_MSEC, mask))
+     idle_msec(&timeout), (epfd, events, max, IDLE_MSEC, mask), (epfd, events, max, 0, mask))
 WAIT(epoll_pwait2, (int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask),
-     (epfd, events, max, timeout, mask), mask, !is_none(timeout), idle_spec(&timeout, &(struct timespec){0}), (epfd, events, max, &second, mask))
+     (epfd, events, max, timeout, mask), mask, !is_none(timeout), idle_spec(&timeout, &(struct timespec){0}), (epfd, events, max, &second, mask),
+     (epfd, events, max, &no_time, mask))
 
 /*
  * A call that looks at an epoll instance sees the kernel's state of it; a call that asks for room
@@ -706,13 +717,28 @@ static void sets_again(const struct sets *kept, fd_set *in, fd_set *out, fd_set 
 	}
 }
 
+/* select_interrupted is interrupted of select, which leaves its sets as they are when a signal has ended it. */
+static int select_interrupted(int n, fd_set *in, fd_set *out, fd_set *except)
+{
+	struct timeval none = {0};
+	struct sets kept;
+	int found;
+
+	if (!sets_keep(&kept, n, in, out, except))
+		return (int)sys_return(-EINTR);
+	found = select(n, in, out, except, &none);
+	if (found == 0)
+		sets_again(&kept, in, out, except);
+	return interrupted(found);
+}
+
 EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
 {
 	bool band;
 	int found;
 
 	if (!looked_at(p, n, timeout != 0, &band))
-		return polled(p, n, (int)sys_return(-EINTR), band);
+		return interrupted(poll(p, n, 0));
 	if (!next.poll)
 		next_resolve();
 	if (__builtin_expect(quiet_asked(p, n), 0))
@@ -725,7 +751,7 @@ EXPORT int poll(struct pollfd *p, nfds_t n, int timeout)
 		if (found != 0)
 			return polled(p, n, found, band);
 		if (!idle_again(ENDING_ALL))
-			return polled(p, n, (int)sys_return(-EINTR), band);
+			return polled(p, n, interrupted(next.poll(p, n, 0)), band);
 	}
 	return polled(p, n, next.poll(p, n, timeout), band);
 }
@@ -738,7 +764,7 @@ EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, con
 	struct timespec none = {0};
 
 	if (!looked_at(p, n, !is_none(timeout), &band))
-		return polled(p, n, (int)sys_return(-EINTR), band);
+		return interrupted(ppoll(p, n, &no_time, mask));
 	if (!next.ppoll)
 		next_resolve();
 	if (__builtin_expect(quiet_asked(p, n), 0))
@@ -751,7 +777,7 @@ EXPORT int ppoll(struct pollfd *p, nfds_t n, const struct timespec *timeout, con
 		if (found != 0)
 			return polled(p, n, found, band);
 		if (!idle_again(ENDING_ALL))
-			return polled(p, n, (int)sys_return(-EINTR), band);
+			return polled(p, n, interrupted(next.ppoll(p, n, &no_time, mask)), band);
 	}
 	return polled(p, n, next.ppoll(p, n, timeout, mask), band);
 }
@@ -767,7 +793,7 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 	struct timeval none = {0};
 
 	if (!selected(n, in, out, !timeout || timeout->tv_sec || timeout->tv_usec))
-		return (int)sys_return(-EINTR);
+		return select_interrupted(n, in, out, except);
 	if (!next.select)
 		next_resolve();
 	if (__builtin_expect(quiet != 0, 0))
@@ -788,7 +814,7 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 			return urgent_selected(n, in, except, found);
 		sets_again(&kept, in, out, except);
 		if (!idle_again(ENDING_ALL))
-			return (int)sys_return(-EINTR);
+			return select_interrupted(n, in, out, except);
 	}
 	return urgent_selected(n, in, except, next.select(n, in, out, except, timeout));
 }
@@ -802,7 +828,7 @@ EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct 
 	struct timespec none = {0};
 
 	if (!selected(n, in, out, !is_none(timeout)))
-		return (int)sys_return(-EINTR);
+		return select_interrupted(n, in, out, except);
 	if (!next.pselect)
 		next_resolve();
 	if (__builtin_expect(quiet != 0, 0))
@@ -815,7 +841,7 @@ EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct 
 			return urgent_selected(n, in, except, found);
 		sets_again(&kept, in, out, except);
 		if (!idle_again(ENDING_ALL))
-			return (int)sys_return(-EINTR);
+			return select_interrupted(n, in, out, except);
 	}
 	return urgent_selected(n, in, except, next.pselect(n, in, out, except, timeout, mask));
 }

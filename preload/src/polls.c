@@ -130,7 +130,8 @@ static bool look(const struct rings *g, struct pollfd *p, nfds_t n, const sigset
 			*r = ask(g, p, n, mask, at.now);
 	if (*r >= 0) /* an event of the kernel would have come earlier without the look */
 		luck_paid(&luck, paid, SELDOM);
-	if (glance_over(&at, paid || *r))
+	/* As in busy.c: what is there is told of before a signal is. */
+	if (glance_over(&at, paid || *r) && !(paid = any_ready(g)) && (*r = ask(g, p, n, mask, at.now)) == 0)
 		*r = -EINTR;
 	return paid;
 }

@@ -10,8 +10,8 @@ import (
 // Cases of testdata/busy.c. Those with poll- have a loop with poll in place of epoll.
 var busyCases = []string{
 	"again", "edge", "edge-again", "writable", "gone", "oneshot", "poll", "select", "copy", "other", "nested", "nested-else", "polled",
-	"fork", "thread", "receiver", "poller", "reset", "shut", "passed", "exec", "signal", "struck", "apart", "turning", "many", "resting",
-	"poll-again", "poll-writable", "poll-select", "poll-fork", "poll-thread", "poll-receiver", "poll-reset", "poll-shut", "poll-passed", "poll-exec", "poll-signal", "poll-struck", "poll-apart",
+	"fork", "thread", "receiver", "poller", "reset", "shut", "passed", "exec", "signal", "struck", "apart", "arrived", "turning", "many", "resting",
+	"poll-again", "poll-writable", "poll-select", "poll-fork", "poll-thread", "poll-receiver", "poll-reset", "poll-shut", "poll-passed", "poll-exec", "poll-signal", "poll-struck", "poll-apart", "poll-arrived",
 	"poll-beside", "poll-instance", "poll-company", "poll-parent",
 }
 

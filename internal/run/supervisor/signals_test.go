@@ -19,7 +19,7 @@ func TestSignals(t *testing.T) {
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", path, "testdata/signals.c")
 	moved := []string{"MOVED=1", "LD_PRELOAD=" + library, proto.EnvSocket + "=" + s.Path}
 	for way, environ := range map[string][]string{"bare": nil, "moved": moved, "shaken": append(moved, "GOSMC_RUN_SHAKE=1")} {
-		for _, name := range []string{"before", "after", "first"} {
+		for _, name := range []string{"before", "after", "first", "accepted"} {
 			t.Run(way+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)

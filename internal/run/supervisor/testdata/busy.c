@@ -16,12 +16,16 @@ static int ec, es;  /* the instances that have them */
 static uint32_t how = EPOLLIN;
 static bool polling; /* the loop is one of poll, and has no instances */
 static int strike; /* looks at the clock until a signal comes */
+static int arrival[2] = {-1, -1}; /* a pipe into which something comes right before */
 
 /* clock_gettime has a signal come while the library looks. */
 int clock_gettime(clockid_t id, struct timespec *t)
 {
-	if (id == CLOCK_MONOTONIC && strike && --strike == 0)
+	if (id == CLOCK_MONOTONIC && strike && --strike == 0) {
+		if (arrival[1] >= 0)
+			system_call(SYS_write, arrival[1], (long)"x", 1, 0);
 		system_call(SYS_tgkill, getpid(), system_call(SYS_gettid, 0, 0, 0, 0), SIGUSR1, 0);
+	}
 	return (int)system_call(SYS_clock_gettime, id, (long)t, 0, 0);
 }
 
@@ -443,13 +447,17 @@ static void caught(int sig)
 	(void)sig;
 }
 
-/* struck waits until a signal ends that. */
+/* struck waits until a signal ends that. If something has come right before, it is told of that, as by the kernel. */
 static void struck(void)
 {
-	struct pollfd p = {.fd = s, .events = POLLIN};
+	struct pollfd p[2] = {{.fd = s, .events = POLLIN}, {.fd = arrival[0], .events = POLLIN}};
 	struct epoll_event ev;
+	int looks = strike, n = polling ? poll(p, 2, -1) : epoll_wait(es, &ev, 1, -1);
 
-	CHECK((polling ? poll(&p, 1, -1) : epoll_wait(es, &ev, 1, -1)) == -1 && errno == EINTR);
+	if (looks && strike == 0 && arrival[0] >= 0)
+		CHECK(n == 1 && (polling ? p[1].revents == POLLIN : ev.data.u64 == (uint64_t)arrival[0]));
+	else
+		CHECK(n == -1 && errno == EINTR);
 }
 
 static void on_signal(void)
@@ -491,6 +499,7 @@ static void elsewhere(void)
 
 static struct strikes {
 	int looks, flags; /* at which look at the clock the signal comes, and how it is handled */
+	bool arrives;	  /* something else comes with it */
 	int done, missed; /* waits in which it came, and that it did not end */
 } strikes;
 
@@ -508,6 +517,8 @@ static void *try_strike(void *none)
 	CHECK(sigaction(SIGUSR1, &a, NULL) == 0 && sigaction(SIGALRM, &b, NULL) == 0 && pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0);
 	CHECK(!(strikes.flags & SA_ONSTACK) || sigaltstack(&own, &was) == 0);
 	begin();
+	if (strikes.arrives)
+		CHECK(pipe(arrival) == 0 && (polling || control(es, EPOLL_CTL_ADD, arrival[0], EPOLLIN) == 0));
 	elsewhere();
 	CHECK(told(es, 20) == 0); /* the first look of a program finds out more */
 	put(c);
@@ -525,6 +536,9 @@ static void *try_strike(void *none)
 	CHECK(!(strikes.flags & SA_ONSTACK) || sigaltstack(&was, NULL) == 0); /* a sanitizer unmaps the one that it finds at the thread's end */
 	close(c);
 	close(s);
+	close(arrival[0]);
+	close(arrival[1]);
+	arrival[0] = arrival[1] = -1;
 	return none;
 }
 
@@ -560,6 +574,13 @@ static void on_struck(void)
 static void on_apart(void)
 {
 	strikes_at(LATER, SA_ONSTACK);
+}
+
+/* on_arrived is on_struck where something else has come by then. */
+static void on_arrived(void)
+{
+	strikes.arrives = true;
+	on_struck();
 }
 
 /* on_turning has the program turn to writing, with bytes to read of which the kernel knows, and does not know. */
@@ -779,7 +800,7 @@ int main(int argc, char **argv)
 		{"again", on_again}, {"edge", on_edge}, {"edge-again", on_edge_again}, {"writable", on_writable}, {"gone", on_gone}, {"oneshot", on_oneshot},
 		{"poll", on_poll}, {"select", on_select}, {"copy", on_copy}, {"other", on_other}, {"nested", on_nested}, {"nested-else", on_nested_else}, {"polled", on_polled},
 		{"fork", on_fork}, {"thread", on_thread}, {"receiver", on_receiver}, {"poller", on_poller}, {"reset", on_reset}, {"shut", on_shut}, {"passed", on_passed}, {"exec", on_exec},
-		{"signal", on_signal}, {"struck", on_struck}, {"apart", on_apart}, {"turning", on_turning}, {"beside", on_beside}, {"instance", on_instance}, {"company", on_company}, {"parent", on_parent}, {"many", on_many}, {"resting", on_resting},
+		{"signal", on_signal}, {"struck", on_struck}, {"apart", on_apart}, {"arrived", on_arrived}, {"turning", on_turning}, {"beside", on_beside}, {"instance", on_instance}, {"company", on_company}, {"parent", on_parent}, {"many", on_many}, {"resting", on_resting},
 	};
 
 	polling = argc > 1 && strncmp(argv[1], "poll-", 5) == 0;

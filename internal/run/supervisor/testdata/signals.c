@@ -140,6 +140,27 @@ static void test_first(void)
 	CHECK(pthread_join(thread, NULL) == 0);
 }
 
+/* accepted: the server accepts, of which the client hears nothing. */
+static void test_accepted(void)
+{
+	struct timespec moment = {0, 50000000};
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGRTMIN);
+	for (int i = 0; i < TIMES / 20; i++) {
+		int c = socket(AF_INET, SOCK_STREAM, 0), s;
+
+		CHECK(fcntl(c, F_SETOWN, getpid()) == 0 && fcntl(c, F_SETSIG, SIGRTMIN) == 0 && fcntl(c, F_SETFL, O_ASYNC) == 0);
+		CHECK(connect(c, (struct sockaddr *)&where, sizeof(where)) == 0);
+		forget(SIGRTMIN);
+		s = accept(l, NULL, NULL);
+		CHECK(s >= 0 && as_it_should(c));
+		CHECK(sigtimedwait(&set, NULL, &moment) == -1 && errno == EAGAIN);
+		/* They stay open: after short ones others would be TCP. */
+	}
+}
+
 int main(int argc, char **argv)
 {
 	sigset_t set;
@@ -156,6 +177,8 @@ int main(int argc, char **argv)
 			test_before(way);
 	else if (strcmp(argv[1], "after") == 0)
 		test_after();
+	else if (strcmp(argv[1], "accepted") == 0)
+		test_accepted();
 	else
 		test_first();
 	return 0;
