@@ -143,7 +143,13 @@ func TestReaderHostile(t *testing.T) {
 			p.send([]byte{0})
 		},
 		"tokens without bytes, for ever": func(p *peer) {
+			ended := make(chan struct{})
+			p.t.Cleanup(func() { // before the ring is unmapped
+				p.socket.Close()
+				<-ended
+			})
 			go func() {
+				defer close(ended)
 				for {
 					p.ring.pub().Store(counted(p.ring.pub().Load()))
 					if _, err := p.socket.Write([]byte{0}); err != nil {
