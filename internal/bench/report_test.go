@@ -3,6 +3,8 @@ package bench
 import (
 	"slices"
 	"testing"
+
+	"github.com/gosmc/smc/internal/bench/program"
 )
 
 func TestFormatRatio(t *testing.T) {
@@ -84,8 +86,8 @@ func TestMusts(t *testing.T) {
 // TestCPUBounds has the processor time of an operation judged by itself.
 func TestCPUBounds(t *testing.T) {
 	rounds := roundTable{"run-redis": {
-		"tcp set": {{rate: 100, cpuEach: 20e-6}}, "run set": {{rate: 200, cpuEach: 10e-6}},
-		"tcp get": {{rate: 100, cpuEach: 20e-6}}, "run get": {{rate: 400, cpuEach: 18e-6}},
+		"tcp set": {{cpuEach: 20e-6, program: program.Result{Rate: 100}}}, "run set": {{cpuEach: 10e-6, program: program.Result{Rate: 200}}},
+		"tcp get": {{cpuEach: 20e-6, program: program.Result{Rate: 100}}}, "run get": {{cpuEach: 18e-6, program: program.Result{Rate: 400}}},
 	}}
 	var r Report
 	r.evaluate([]*Row{findRow("run-redis")}, rounds)

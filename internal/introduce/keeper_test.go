@@ -56,10 +56,15 @@ func childAgent(p *smctest.Parent) {
 	k := &fakeKernel{tokens: make(map[uint64][2]uint64)}
 	steps := new(atomic.Int64)
 	steps.Store(-1)
+	var welcomed atomic.Int32
 	var s *Server
 	s = NewServer(Config{
 		Verifier: k, Users: anyone, Identify: k.identify,
-		Overcommit: func() uint8 { // a process has connected, and has asked nothing
+		Overcommit: func() uint8 {
+			if welcomed.Add(1) > 2 { // memory is to be made, for one of the two
+				return 1
+			}
+			// A process has connected, and has asked nothing.
 			s.table.mu.Lock()
 			defer s.table.mu.Unlock()
 			for c := range s.table.byClient {
