@@ -57,7 +57,8 @@ func FileConn(f *os.File) (*Conn, error) {
 
 // notTCP is the error for a value that is not of TCP in package net, or hides that it is.
 func notTCP(op string, addr net.Addr, what any) error {
-	return &net.OpError{Op: op, Net: addr.Network(), Addr: addr, Err: fmt.Errorf("smc: cannot take over a %T", what)}
+	return &net.OpError{Op: op, Net: addr.Network(), Addr: addr,
+		Err: fmt.Errorf("smc: cannot take over a %T", what)}
 }
 
 var (

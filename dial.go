@@ -22,7 +22,8 @@ const (
 // String returns "any", "smc", "smc-d" or "smc-r".
 func (r Requirement) String() string { return requirementNames[r] }
 
-var requirementNames = [...]string{AnyMode: "any", RequireSMC: "smc", RequireSMCD: "smc-d", RequireSMCR: "smc-r"}
+var requirementNames = [...]string{AnyMode: "any", RequireSMC: "smc", RequireSMCD: "smc-d",
+	RequireSMCR: "smc-r"}
 
 // ParseRequirement is the inverse of [Requirement.String].
 func ParseRequirement(s string) (Requirement, error) {
@@ -117,7 +118,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, addr string) (*Conn, 
 	if d.LocalAddr != nil {
 		local, ok := d.LocalAddr.(*net.TCPAddr)
 		if !ok {
-			return nil, &net.OpError{Op: "dial", Net: network, Err: &net.AddrError{Err: "not a TCP address", Addr: d.LocalAddr.String()}}
+			return nil, &net.OpError{Op: "dial", Net: network,
+				Err: &net.AddrError{Err: "not a TCP address", Addr: d.LocalAddr.String()}}
 		}
 		opts.LocalAddr = local
 	}

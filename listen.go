@@ -95,7 +95,8 @@ func FileListener(f *os.File) (*Listener, error) {
 // options returns the options for the host.
 func (lc *ListenConfig) options(network string) (innerListenOptions, error) {
 	if err := checkBuffer(lc.WriteBuffer); err != nil {
-		return innerListenOptions{}, &net.OpError{Op: "listen", Net: network, Err: fmt.Errorf("WriteBuffer: %w", err)}
+		return innerListenOptions{}, &net.OpError{Op: "listen", Net: network,
+			Err: fmt.Errorf("WriteBuffer: %w", err)}
 	}
 	return innerListenOptions{
 		Require:    innerRequirement(lc.Require),

@@ -16,7 +16,8 @@ const (
 	ModeTCP  Mode = iota // plain TCP
 	ModeSMCD             // shared memory of one machine
 	ModeSMCR             // RDMA
-	ModeUnix             // a pair of Unix sockets, with a program that was started by 'gosmc run'; no SMC on the wire
+	// a pair of Unix sockets, with a program that was started by 'gosmc run'; no SMC on the wire
+	ModeUnix
 )
 
 // String returns "TCP", "SMC-D", "SMC-R" or "Unix".

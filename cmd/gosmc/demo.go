@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -60,24 +59,6 @@ machine, or one for the demo. Nothing is left of all this afterwards.`,
 	return cmd
 }
 
-// writeDemo writes a report for people, and after two containers the next step.
-func writeDemo(w io.Writer, r *demo.Report, s demo.Setting) error {
-	if err := r.Write(w); err != nil {
-		return err
-	}
-	if !r.OK || s != demo.Containers { // rule: TestWriteDemo: !r.OK || s != demo.Containers -> s != demo.Containers
-		return nil
-	}
-	_, err := io.WriteString(w, containersNext)
-	return err
-}
-
-// containersNext tells those who have seen two containers of the demo how to do that with their own.
-const containersNext = `
-Your own containers do the same once 'sudo gosmc agent' runs on this machine. They need no volume and no setting:
-a Go program with package smc is all, and for others 'gosmc run PROGRAM' at both ends. See docs/agent.md.
-`
-
 func runDemo(cmd *cobra.Command, o demo.Options, asJSON bool) error {
 	if need, free := demo.Memory(o.Size), measure.AvailableMemory(); free > 0 && free < need {
 		return fmt.Errorf("the demo keeps the file in memory twice and needs %s, but %s are free: use a smaller --size",
@@ -94,7 +75,7 @@ func runDemo(cmd *cobra.Command, o demo.Options, asJSON bool) error {
 	if asJSON {
 		err = writeJSON(cmd.OutOrStdout(), r)
 	} else {
-		err = writeDemo(cmd.OutOrStdout(), r, o.Setting)
+		err = r.WriteWithNext(cmd.OutOrStdout(), o.Setting)
 	}
 	if err == nil && !r.OK {
 		err = errors.New(strings.Join(r.Problems, "; "))

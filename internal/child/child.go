@@ -57,7 +57,8 @@ func Start(ctx context.Context, name, verb string, files ...*os.File) (*Process,
 }
 
 // StartIn does the same; attr says in which namespaces.
-func StartIn(ctx context.Context, name, verb string, attr *syscall.SysProcAttr, files ...*os.File) (*Process, error) {
+func StartIn(ctx context.Context, name, verb string, attr *syscall.SysProcAttr, files ...*os.File) (*Process,
+	error) {
 	c := newProcess(name)
 	c.cmd = Command(ctx, verb)
 	c.cmd.ExtraFiles = files

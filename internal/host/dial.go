@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/admission"
+	"github.com/gosmc/smc/internal/attempts"
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
@@ -61,7 +61,7 @@ func (h *Host) Dial(ctx context.Context, network, address string, opts DialOptio
 	defer h.letGo()
 	h.openControl()
 	policy := h.rules.policy()
-	if dest, ok := destination(network, address); ok && keptShort(h, policy, &opts, dest) {
+	if dest, ok := attempts.Destination(network, address); ok && keptShort(h, policy, &opts, dest) {
 		return dialShort(ctx, h, opts, network, address)
 	}
 	d := dialing{
@@ -222,7 +222,7 @@ func (d *dialing) control(ctx context.Context, network, address string, raw sysc
 			return err
 		}
 	}
-	dest, ok := destination(network, address)
+	dest, ok := attempts.Destination(network, address)
 	if ok && d.host.rules.refusesDial(d.policy, dest) { // rule: TestPolicyDial
 		return nil
 	}
@@ -304,26 +304,6 @@ func (d *dialing) offer(ctx context.Context, raw syscall.RawConn, dest netip.Add
 		local = netip.AddrPortFrom(ip.Unmap(), uint16(d.opts.LocalAddr.Port))
 	}
 	d.run.Offer(ctx, raw, dest, local)
-}
-
-// destination returns where a socket is about to connect. An address without a host, which package
-// net passes on as it is, and an unspecified one lead to this machine: the kernel takes them for loopback.
-func destination(network, address string) (dest netip.AddrPort, ok bool) {
-	if port, found := strings.CutPrefix(address, ":"); found {
-		host := "0.0.0.0"
-		if network == "tcp6" {
-			host = "[::]"
-		}
-		address = host + ":" + port
-	}
-	dest, err := netip.ParseAddrPort(address)
-	switch dest.Addr().Unmap() {
-	case netip.IPv4Unspecified():
-		dest = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), dest.Port())
-	case netip.IPv6Unspecified():
-		dest = netip.AddrPortFrom(netip.IPv6Loopback(), dest.Port())
-	}
-	return dest, err == nil
 }
 
 func dialError(network string, tcp *net.TCPConn, err error) error {

@@ -190,7 +190,8 @@ func (c *Client) Ask(role Role, fd uintptr, wait time.Duration) (*Question, erro
 
 // AskEither is [Client.Ask], and [Client.AskPair] where the other process offers a pair and has no
 // device. The answers tell which: [Answer.Pair] those of a server, [Answer.Lent] those of a client, whose
-// server waits for [Question.Ready] then; the process takes the memory of rings with its end. An agent that does not know this is asked for a device.
+// server waits for [Question.Ready] then; the process takes the memory of rings with its end. An agent that
+// does not know this is asked for a device.
 func (c *Client) AskEither(role Role, fd uintptr, wait time.Duration) (*Question, error) {
 	if !c.welcome.Either { // rule: TestEitherOldAgent
 		return c.Ask(role, fd, wait)

@@ -87,7 +87,8 @@ const (
 )
 
 var refusals = [...]string{
-	"no reason", "the other end has not asked", "a policy does not admit the other user", "a quota is used up",
+	"no reason", "the other end has not asked", "a policy does not admit the other user",
+	"a quota is used up",
 	"not a live TCP connection", "the socket has no pairing tokens", "two processes ask for one end",
 	"an unknown offer", "the other end leaves the connection to TCP", "the other end has given the pair back",
 }
@@ -295,7 +296,8 @@ func bit(set bool, flag byte) byte {
 func Parse(b []byte) (Message, error) {
 	be := binary.BigEndian
 	fail := func(field string, offset int, err error) (Message, error) {
-		return Message{}, &wire.DecodeError{Message: "introduce.Message", Field: field, Offset: offset, Err: err}
+		return Message{}, &wire.DecodeError{Message: "introduce.Message", Field: field, Offset: offset,
+			Err: err}
 	}
 	if len(b) < headerLen {
 		return fail("header", len(b), wire.ErrTruncated)

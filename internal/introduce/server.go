@@ -286,8 +286,9 @@ func tell(w, other *waiting, secret [16]byte, fd, memory int) error {
 	p := other.who
 	m := Message{
 		Kind: KindIntroduced, ID: w.id, GID: p.gid, Secret: secret,
-		UID: p.who.UID, Group: p.who.GID, PID: p.who.PID, Process: p.name, SameUser: p.who.UID == w.who.who.UID,
-		Memory: memory >= 0, Pair: w.offer == offerPair,
+		UID: p.who.UID, Group: p.who.GID, PID: p.who.PID, Process: p.name,
+		SameUser: p.who.UID == w.who.who.UID,
+		Memory:   memory >= 0, Pair: w.offer == offerPair,
 	}
 	return w.who.line.send(&m, fd, memory)
 }

@@ -152,7 +152,7 @@ func strict() bool {
 // kind of file. Only files of tmpfs and hugetlbfs know seals, and huge pages can run out: SIGBUS.
 func sealedLen(fd int) (uint64, error) {
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || have&seals != seals { // rule: TestTakeHostile: have&seals != seals -> false
+	if err != nil || have&seals != seals { // rule: TestTakeHostile: have&seals != seals -> have&0 != 0
 		return 0, errMemory
 	}
 	var fs unix.Statfs_t

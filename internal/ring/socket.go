@@ -55,7 +55,8 @@ func peek(fd uintptr, b *[1]byte) (n int, errno syscall.Errno) {
 func sendToken(fd uintptr) syscall.Errno {
 	for {
 		_, _, errno := unix.Syscall6(
-			unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&token)), 1, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+			unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&token)), 1, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0,
+			0)
 		if errno != unix.EINTR {
 			return errno
 		}

@@ -311,7 +311,8 @@ func (w *writer) joined() {
 	w.seen = time.Now()
 }
 
-// onJoin sends the second mark, if the socket has room for it and the first token: the reader has no other way
+// onJoin sends the second mark, if the socket has room for it and the first token: the reader has no other
+// way
 // to hear of the bytes between them.
 func (w *writer) onJoin(fd uintptr) {
 	room, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
@@ -420,7 +421,8 @@ func (w *writer) room() (uint64, bool) {
 	return m.size - used, true
 }
 
-// publish moves the head. due: a token was counted, and is to be sent. It reports false if the bytes are to go
+// publish moves the head. due: a token was counted, and is to be sent. It reports false if the bytes are to
+// go
 // in-band.
 func (w *writer) publish(head uint64) (due, ok bool) {
 	m := w.ring
@@ -529,7 +531,8 @@ func (w *writer) refused() error {
 	return w.errno
 }
 
-// fill waits for room in a full ring. The tokens that it sends tell the reader to look; one that has made room
+// fill waits for room in a full ring. The tokens that it sends tell the reader to look; one that has made
+// room
 // takes all but one out of the socket, which the poller hears of.
 func (w *writer) fill() error {
 	m := w.ring
@@ -548,7 +551,8 @@ func (w *writer) fill() error {
 		switch w.errno {
 		case 0:
 		case errArmed:
-			return nil // a reader that has read everything has said so before: put finds room, or write counts
+			// a reader that has read everything has said so before: put finds room, or write counts
+			return nil
 		case unix.EAGAIN:
 			w.owed++
 			return w.pay()

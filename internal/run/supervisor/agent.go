@@ -20,7 +20,10 @@ import (
 // first answer, or until the bureau is closed. A supervisor has no device, so a name is made up.
 func (n *introduced) agent() (*introduce.Client, clc.Diagnosis) {
 	dial := bureau.At(addresses, n.users)
-	named := func(ctx context.Context, _ wire.ISMGID) (*introduce.Client, error) { return dial(ctx, newGID()) }
+	named := func(ctx context.Context, _ wire.ISMGID) (*introduce.Client,
+		error) {
+		return dial(ctx, newGID())
+	}
 	return n.bureau.Get(context.Background(), wire.ISMGID{}, named)
 }
 

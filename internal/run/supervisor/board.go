@@ -37,7 +37,8 @@ func newBoard() (*board, error) {
 		b.close()
 		return nil, os.NewSyscallError("ftruncate", err)
 	}
-	if b.memory, err = unix.Mmap(fd, 0, boardSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if b.memory, err = unix.Mmap(fd, 0, boardSize, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED); err != nil {
 		b.close()
 		return nil, os.NewSyscallError("mmap", err)
 	}

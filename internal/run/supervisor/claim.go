@@ -15,7 +15,8 @@ import (
 // no more: until then the client would not see that it is closed.
 func (s *supervisor) claim(t *broker.Talk, m proto.Message, tcp int) *broker.Offer {
 	o := s.ByKey[broker.KeyOf(m.Peer, m.Local)]
-	if o == nil || !s.HasEnds(t.EndsOf(tcp), m.Local, m.Peer) || !o.Right() || !o.Bind(m.IPv6) || !t.Reply(proto.KindClaim, proto.StatusOK, o.End) {
+	if o == nil || !s.HasEnds(t.EndsOf(tcp), m.Local, m.Peer) || !o.Right() || !o.Bind(m.IPv6) ||
+		!t.Reply(proto.KindClaim, proto.StatusOK, o.End) {
 		t.Reply(proto.KindClaim, proto.StatusNo, -1)
 		return nil
 	}

@@ -97,7 +97,8 @@ func bring(fresh, own broker.Half, rest io.Reader, n, tokens int64) error {
 func isMemory(fd int) bool {
 	var st unix.Stat_t
 	var fs unix.Statfs_t
-	if unix.Fstat(fd, &st) != nil || unix.Fstatfs(fd, &fs) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || fs.Type != unix.TMPFS_MAGIC {
+	if unix.Fstat(fd, &st) != nil || unix.Fstatfs(fd, &fs) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG ||
+		fs.Type != unix.TMPFS_MAGIC {
 		return false
 	}
 	_, err := unix.Seek(fd, 0, unix.SEEK_SET)

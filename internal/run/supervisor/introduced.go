@@ -251,7 +251,8 @@ func (n *introduced) meet(t *broker.Talk, m proto.Message, tcp int) {
 		}
 		if reason == clc.DiagNone {
 			n.s.record.claimed(m.Local, m.Peer, talk.PID)
-			if !talk.Outside { // its program may have us wait; the client's supervisor resets the connection, too
+			// its program may have us wait; the client's supervisor resets the connection, too
+			if !talk.Outside {
 				broker.LingerNot(tcp)
 			}
 		} else {

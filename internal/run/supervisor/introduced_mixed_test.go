@@ -218,7 +218,8 @@ func TestPodsMixed(t *testing.T) {
 	})
 }
 
-// checkRings waits until a program with package smc has had connections with both directions in rings.
+// checkRings waits until a program with package smc has had directions in rings. Which one goes over depends on
+// how fast the other end reads: TestTurns of internal/ring holds both to it.
 func checkRings(t *testing.T, smc *smctest.Process, users [2]int) {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
@@ -228,11 +229,11 @@ func checkRings(t *testing.T, smc *smctest.Process, users [2]int) {
 		if _, err := fmt.Sscanf(line, "in %d out %d", &in, &out); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if in > 0 && out > 0 {
+		if in+out > 0 {
 			return
 		}
 		if time.Since(begin) > ringPatience {
-			t.Fatalf("users %v: %s directions of package smc were in rings, want some of both", users, line)
+			t.Fatalf("users %v: %s directions of package smc were in rings, want some", users, line)
 		}
 	}
 }

@@ -34,13 +34,14 @@ import (
 // Ends stay where they are while there are more offers than may be: when a letterbox is full, clients ask.
 type letters struct {
 	boxes  []int
-	notes  int                    // the end of the record's notes that programs get
-	poll   int                    // an epoll that is readable while a letterbox is
-	next   time.Time              // when they are read; zero: when poll tells
-	read   bool                   // since the time before
-	claims bool                   // somebody has claimed, since the time before
-	passed [proto.Letterboxes]int // times, one after another, that a letterbox was not read though it had letters
-	joined time.Time              // when a connection was last joined to TCP; zero: never
+	notes  int       // the end of the record's notes that programs get
+	poll   int       // an epoll that is readable while a letterbox is
+	next   time.Time // when they are read; zero: when poll tells
+	read   bool      // since the time before
+	claims bool      // somebody has claimed, since the time before
+	// times, one after another, that a letterbox was not read though it had letters
+	passed [proto.Letterboxes]int
+	joined time.Time // when a connection was last joined to TCP; zero: never
 	unsent []unsent
 	letter [proto.MessageLen]byte // the bytes behind it are the program's
 	with   [dispose.Room]byte     // for the descriptors of a letter
@@ -64,7 +65,8 @@ func (s *supervisor) openLetters() error {
 			return fmt.Errorf("letterbox: %w", err)
 		}
 		l.boxes = append(l.boxes, box)
-		if err := unix.EpollCtl(l.poll, unix.EPOLL_CTL_ADD, box, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
+		if err := unix.EpollCtl(l.poll, unix.EPOLL_CTL_ADD, box,
+			&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
 			return os.NewSyscallError("epoll_ctl", err)
 		}
 	}
@@ -213,7 +215,8 @@ func (s *supervisor) read(u unsent) {
 // unfold is read when there seems to be a descriptor for the TCP socket.
 func (s *supervisor) unfold(u unsent) {
 	// The letter stays where it is until its descriptor is here: others may take the last ones that are free.
-	n, with, flags, _, err := unix.Recvmsg(u.end, s.letters.letter[:], s.letters.with[:], unix.MSG_PEEK|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	n, with, flags, _, err := unix.Recvmsg(u.end, s.letters.letter[:], s.letters.with[:], unix.MSG_PEEK|
+		unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	if (err == unix.EAGAIN || err == unix.EINTR) && time.Now().Before(u.until) { // rule: TestLetterLate
 		s.readLater(u)
 		return
@@ -229,7 +232,8 @@ func (s *supervisor) unfold(u unsent) {
 	}
 	m, parseErr := proto.ParseMessage(s.letters.letter[:max(n, 0)])
 	cred, credErr := unix.GetsockoptUcred(u.end, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	if err != nil || parseErr != nil || credErr != nil || !user.Ours(int(cred.Uid)) || len(fds) != 1 || m.Kind != proto.KindOffer {
+	if err != nil || parseErr != nil || credErr != nil || !user.Ours(int(cred.Uid)) || len(fds) != 1 ||
+		m.Kind != proto.KindOffer {
 		dispose.Close(append(fds, u.end)...)
 		return
 	}
@@ -249,12 +253,14 @@ func (s *supervisor) readLater(u unsent) {
 // for an answer, so no letter is refused that could be meant well: an end that nobody claims is
 // joined to TCP.
 func (s *supervisor) keep(m proto.Message, end, tcp, pid int) {
-	o := &broker.Offer{Key: broker.KeyOf(m.Local, m.Peer), Client: m.Local, Server: m.Peer, Unique: m.Unique, End: end, TCP: tcp, Letter: true}
+	o := &broker.Offer{Key: broker.KeyOf(m.Local, m.Peer), Client: m.Local, Server: m.Peer, Unique: m.Unique,
+		End: end, TCP: tcp, Letter: true}
 	theirs := proto.Name{Role: proto.RoleClient, IPv6: m.IPv6, Local: m.Local, Peer: m.Peer, Unique: m.Unique}
 	if before := s.ByKey[o.Key]; before != nil && before.Withdrawn() { // rule: TestLetterWithdrawn
 		s.Drop(before) // its client has connected anew
 	}
-	if m.NetNS != s.Listeners.NetNS || s.ByKey[o.Key] != nil || !proto.IsTCP(tcp) || !proto.IsStream(end, unix.AF_UNIX) ||
+	if m.NetNS != s.Listeners.NetNS || s.ByKey[o.Key] != nil || !proto.IsTCP(tcp) ||
+		!proto.IsStream(end, unix.AF_UNIX) ||
 		broker.PeerName(end) != theirs.String() || o.Withdrawn() {
 		dispose.Close(end, tcp)
 		return

@@ -4,14 +4,16 @@ import "time"
 
 // Limits of ours.
 const (
-	maxOutside     = 256              // the same of other users; our own have places left
-	maxOutsideUser = 128              // of these, from one user; others have places left
-	maxRefused     = 256              // talks of other users that are closed unheard, which may take as long as these want: then no more are accepted
-	outsideWait    = 10 * time.Second // that one stays while its claim's client is in connect
-	maxPrograms    = 65536
-	maxHanded      = 64 << 20 // bytes that were in a ring, and in a socket in front of it: preload/src/hand.c
-	maxTokens      = 1<<16 - 1
-	maxCallers     = 256 // programs that have offered, of which a status tells
+	maxOutside     = 256 // the same of other users; our own have places left
+	maxOutsideUser = 128 // of these, from one user; others have places left
+	// talks of other users that are closed unheard, which may take as long as these want: then no more are
+	// accepted
+	maxRefused  = 256
+	outsideWait = 10 * time.Second // that one stays while its claim's client is in connect
+	maxPrograms = 65536
+	maxHanded   = 64 << 20 // bytes that were in a ring, and in a socket in front of it: preload/src/hand.c
+	maxTokens   = 1<<16 - 1
+	maxCallers  = 256 // programs that have offered, of which a status tells
 
 	maxLoops = 64 // programs and ports of which a supervisor tells that connections are TCP
 
@@ -20,10 +22,12 @@ const (
 	firstLoops = 10 * time.Second
 	lastLoops  = time.Hour
 
-	boxBacklog   = 128            // ends that wait in one
-	maxLetters   = 2 * boxBacklog // that are taken out of one in a turn: more than it holds, unless somebody goes on sending
-	lettersBring = 2              // descriptors
-	maxPasses    = 8              // times that a letterbox out of which nothing is taken is not read, while others claim: 160 ms
+	boxBacklog = 128 // ends that wait in one
+	// that are taken out of one in a turn: more than it holds, unless somebody goes on sending
+	maxLetters   = 2 * boxBacklog
+	lettersBring = 2 // descriptors
+	// times that a letterbox out of which nothing is taken is not read, while others claim: 160 ms
+	maxPasses = 8
 	// joinedAge is how long after a connection was joined to TCP others are expected to need that.
 	joinedAge = time.Second
 

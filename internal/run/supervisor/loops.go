@@ -79,5 +79,6 @@ const loopName = "Loop"
 
 // loops notes a connection that is TCP for no reason.
 func (r *record) loops(c inspect.Connection) {
-	r.trace.Add(&event{kind: control.TraceFallback, name: loopName, local: c.Local, remote: c.Peer, pid: c.PID}, nil)
+	r.trace.Add(&event{kind: control.TraceFallback, name: loopName, local: c.Local, remote: c.Peer,
+		pid: c.PID}, nil)
 }

@@ -26,7 +26,8 @@ func (n *notes) open() (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("socketpair", err)
 	}
-	unix.SetsockoptInt(pair[1], unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20) // its maximum; a program that finds it full wakes the supervisor
+	// its maximum; a program that finds it full wakes the supervisor
+	unix.SetsockoptInt(pair[1], unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.fd, n.taken = pair[0], make(map[uint16]int)

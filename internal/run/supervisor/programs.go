@@ -18,7 +18,8 @@ type programs struct {
 	socket string
 	pids   map[int]int // descriptors, by process ID
 	byFD   map[int]int
-	most   int           // descriptors have a lower number: so many programs there are at most, but for the first
+	// descriptors have a lower number: so many programs there are at most, but for the first
+	most   int
 	search *procs.Search // for others, when none is left; otherwise nil
 	over   bool          // it is sure that none is left
 }

@@ -64,7 +64,8 @@ func (e event) Event() control.TraceEvent {
 
 // offered notes an offer, and why it was refused unless the reason is none.
 func (r *record) offered(m proto.Message, pid int, reason clc.Diagnosis) {
-	r.trace.Add(&event{kind: control.TraceRendezvous, name: "Offer", local: m.Peer, remote: m.Local, pid: pid}, nil)
+	r.trace.Add(&event{kind: control.TraceRendezvous, name: "Offer", local: m.Peer, remote: m.Local,
+		pid: pid}, nil)
 	r.mu.Lock()
 	if pid > 0 && !slices.Contains(r.callers, pid) {
 		r.callers = append(r.callers, pid)
@@ -128,7 +129,8 @@ func (v view) Status() control.Status {
 	st := control.Status{
 		Started: v.started, Command: "gosmc run",
 		Counters: control.StatusCounters{
-			Connections: make(map[string]uint64), AsServer: make(map[string]uint64), Bytes: make(map[string]control.ByteCount),
+			Connections: make(map[string]uint64), AsServer: make(map[string]uint64),
+			Bytes: make(map[string]control.ByteCount),
 		},
 	}
 	if v.config != nil {
@@ -161,8 +163,10 @@ func (v view) Status() control.Status {
 	v.mu.Unlock()
 	pids, _ := procs.Supervised(v.socket)
 	for i, pid := range append(pids, callers...) {
-		if command := procs.Command(pid); command != "" && !slices.ContainsFunc(st.Programs, func(p control.StatusProgram) bool { return p.PID == pid }) {
-			st.Programs = append(st.Programs, control.StatusProgram{PID: pid, Command: command, Caller: i >= len(pids)})
+		if command := procs.Command(pid); command != "" &&
+			!slices.ContainsFunc(st.Programs, func(p control.StatusProgram) bool { return p.PID == pid }) {
+			st.Programs = append(st.Programs,
+				control.StatusProgram{PID: pid, Command: command, Caller: i >= len(pids)})
 		}
 	}
 	return st

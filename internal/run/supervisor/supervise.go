@@ -38,9 +38,10 @@ func Launch(args []string) error {
 	if len(args) == argsWithLock {
 		files = append(files, os.NewFile(lockFD, args[len(args)-1]))
 	}
-	p, err := os.StartProcess("/proc/self/exe", append([]string{"gosmc", SuperviseVerb}, args...), &os.ProcAttr{
-		Dir: "/", Env: os.Environ(), Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
-	})
+	p, err := os.StartProcess("/proc/self/exe", append([]string{"gosmc", SuperviseVerb}, args...),
+		&os.ProcAttr{
+			Dir: "/", Env: os.Environ(), Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
+		})
 	if err != nil {
 		fmt.Fprintf(result, "error %v\n", err)
 		return err

@@ -22,8 +22,9 @@ import (
 // the lock but while it waits.
 type supervisor struct {
 	*broker.Broker
-	followed  *followed
-	door      int // -1: none; as socket, for programs that have another user than we: their requests prove themselves
+	followed *followed
+	// -1: none; as socket, for programs that have another user than we: their requests prove themselves
+	door      int
 	letters   letters
 	board     *board
 	programs  *programs
@@ -115,9 +116,11 @@ func (s *supervisor) openDoor() (err error) {
 	return s.Poll.Add(s.door, unix.EPOLLIN)
 }
 
-// newDoor returns a door that has its name. Nobody gets in before [supervisor.openDoor]. It is -1 with an error.
+// newDoor returns a door that has its name. Nobody gets in before [supervisor.openDoor]. It is -1 with an
+// error.
 func newDoor(socketName string) (fd int, err error) {
-	if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+	if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		0); err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
 	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: proto.DoorName(socketName)}); err != nil {
