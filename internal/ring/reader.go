@@ -285,7 +285,7 @@ func (r *reader) readRing(b []byte) (n int, again bool, err error) {
 	m.get(m.place(r.tail), b[:n]) // the base was there before the bytes
 	r.tail = (r.tail + uint64(n)) & pubHead
 	m.tail().Store(r.tail)
-	if m.wanted().Load() != 0 && used-uint64(n) <= m.size/2 { // rule: TestFull
+	if m.wanted().Load() != 0 && used-uint64(n) <= m.size/2 {
 		m.wanted().Store(0)
 		if t := r.outstanding(m.pub().Load()); t > 1 {
 			r.eat(t - 1)

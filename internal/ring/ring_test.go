@@ -347,6 +347,52 @@ func TestGift(t *testing.T) {
 	}
 }
 
+// TestGiftUnread has a reader that always has bytes in its socket: the writer does not switch before they are
+// read, as they would be taken for tokens.
+func TestGiftUnread(t *testing.T) {
+	const step = 1000
+	a, b := newEnds(t, gifts)
+	sent := make([]byte, 1<<20)
+	smctest.Pattern(sent, 6)
+	n, got := 0, make([]byte, 0, len(sent))
+	write := func() {
+		t.Helper()
+		if _, err := a.Write(sent[n : n+step]); err != nil {
+			t.Fatal(err)
+		}
+		n += step
+	}
+	read := func(size int) {
+		t.Helper()
+		if _, err := io.ReadFull(b, got[len(got):len(got)+size]); err != nil {
+			t.Fatalf("after %d bytes: %v", len(got), err)
+		}
+		got = got[:len(got)+size]
+	}
+	write()
+	for a.out.state != stateWaiting || a.out.ring.attached().Load() != attachedYes {
+		if n+step > len(sent)/2 {
+			t.Fatalf("after %d bytes the writer is in state %d", n, a.out.state)
+		}
+		write()
+		read(step)
+	}
+	for range 50 {
+		write()
+	}
+	if a.out.state != stateWaiting {
+		t.Errorf("with bytes unread in the socket the writer is in state %d", a.out.state)
+	}
+	read(n - len(got))
+	for range 10 {
+		write()
+		read(step)
+	}
+	if a.out.state != stateJoined || !bytes.Equal(got, sent[:n]) {
+		t.Errorf("the writer is in state %d, equal bytes: %t", a.out.state, bytes.Equal(got, sent[:n]))
+	}
+}
+
 // TestAllocations has the calls of joined directions allocate nothing, with a buffer on the stack.
 func TestAllocations(t *testing.T) {
 	if raceEnabled {

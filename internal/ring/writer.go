@@ -344,7 +344,7 @@ func (w *writer) drained() bool {
 			return false
 		}
 		if w.unread == 0 || left <= 0 {
-			return w.unread == 0 // rule: TestGift: w.unread == 0 -> true
+			return w.unread == 0 // rule: TestGiftUnread: w.unread == 0 -> true
 		}
 		runtime.Gosched()
 		unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
