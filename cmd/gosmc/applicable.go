@@ -17,7 +17,7 @@ type applicableReport struct {
 }
 
 func newApplicableCommand() *cobra.Command {
-	var period time.Duration
+	period := time.Minute
 	var asJSON, all bool
 	var file string
 	cmd := &cobra.Command{
@@ -69,7 +69,8 @@ connections that are shorter than a look.`,
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().DurationVar(&period, "for", time.Minute, "sample for this `TIME`")
+	cmd.Flags().Var((*delay)(&period), "for",
+		"sample for this `TIME`, such as 90s or 5m; a number has seconds")
 	cmd.Flags().StringVar(&file, "table", "", "take gains from `FILE`, the output of gosmc bench --json")
 	cmd.Flags().BoolVar(&all, "all", false, "show pairs with little traffic, too")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")

@@ -49,7 +49,7 @@ func TestConfig(t *testing.T) {
 		{"config set memory much", exitUsage, "", "memory"},
 		{"config set memmory 1MiB", exitUsage, "", "did you mean memory?"},
 		{"config set listen-port 80", exitOK, "", ""},
-		{"config unset listen-port", exitOK, "", "gosmc: no listen-port is left that is no exception"},
+		{"config unset listen-port", exitOK, "", "gosmc: no listen-port without '!' is left"},
 		{"config unset listen-port", exitFailure, "", "has no listen-port"},
 		{"config unset x", exitUsage, "", `unknown word "x"`},
 		{"config frob", exitUsage, "", `config has no command "frob"`},

@@ -14,8 +14,9 @@ import (
 
 func newConnectCommand() *cobra.Command {
 	var flags netcatFlags
-	var timeout time.Duration
+	timeout := 30 * time.Second
 	var source string
+	var scan bool
 	cmd := &cobra.Command{
 		Use:   "connect [flags] HOST:PORT | HOST PORT",
 		Short: "Connect, and copy standard input and output over the connection",
@@ -30,17 +31,23 @@ is one of this machine.
   gosmc connect -v --ueid ACCOUNTING --peer 192.0.2.7:7000 192.0.2.7:7000 < file`,
 		Args: usage.OneAddress,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return connect(cmd, usage.JoinAddress(args), &flags, timeout, source)
+			return connect(cmd, usage.JoinAddress(args), &flags, timeout, source, scan)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags.register(cmd)
 	cmd.Flags().StringVar(&source, "source", "", "connect from this `address`; SMC-R then uses it too, unless --device says otherwise")
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "give up connecting after this time")
+	cmd.Flags().VarP((*delay)(&timeout), "timeout", "w",
+		"give up connecting after this `time`, such as 500ms; a number has seconds")
+	cmd.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions)
+	cmd.Flags().BoolVarP(&scan, "scan", "z", false,
+		"close the connection at once: the exit status says whether there was one, -v in which mode")
 	return cmd
 }
 
-func connect(cmd *cobra.Command, addr string, flags *netcatFlags, timeout time.Duration, source string) error {
+func connect(
+	cmd *cobra.Command, addr string, flags *netcatFlags, timeout time.Duration, source string, scan bool,
+) error {
 	d := smc.Dialer{Timeout: timeout}
 	if source != "" {
 		ip, err := netip.ParseAddr(source)
@@ -56,7 +63,8 @@ func connect(cmd *cobra.Command, addr string, flags *netcatFlags, timeout time.D
 	defer h.Close()
 	d.Host = h
 	c := netcat.Client{
-		Dialer: d, Require: flags.require, Report: flags.reporter(cmd).Report,
+		Dialer: d, Require: flags.require, Network: flags.network(), Scan: scan,
+		Report:  flags.reporter(cmd).Report,
 		Streams: netcat.Streams{In: cmd.InOrStdin(), Terminal: isTerminal(cmd.InOrStdin()), Out: cmd.OutOrStdout()},
 	}
 	return exitOf(c.Run(cmd.Context(), addr))

@@ -12,7 +12,7 @@ import (
 
 func newListenCommand() *cobra.Command {
 	var flags netcatFlags
-	var echo, discard, keep bool
+	var echo, discard, keep, nothing bool
 	cmd := &cobra.Command{
 		Use:   "listen [flags] HOST:PORT | HOST PORT | PORT",
 		Short: "Accept connections, and copy standard input and output, echo, or discard",
@@ -36,7 +36,7 @@ is an object whose event is "warning".
 			if echo && discard {
 				return usagef("--echo and --discard exclude each other")
 			}
-			s := netcat.Server{Require: flags.require, Keep: keep}
+			s := netcat.Server{Require: flags.require, Network: flags.network(), Keep: keep}
 			switch {
 			case echo:
 				s.Serve = netcat.Echo
@@ -51,6 +51,7 @@ is an object whose event is "warning".
 	cmd.Flags().BoolVar(&echo, "echo", false, "send everything back")
 	cmd.Flags().BoolVar(&discard, "discard", false, "read everything and drop it")
 	cmd.Flags().BoolVarP(&keep, "keep", "k", false, "after a connection wait for the next one")
+	cmd.Flags().BoolVarP(&nothing, "listen", "l", false, "no effect: it listens")
 	return cmd
 }
 

@@ -51,7 +51,7 @@ func main() {
 // run carries out one command line and returns the exit code. When ctx ends the verb does.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand()
-	root.SetArgs(usage.TwoDashes(root, usage.VerbFirst(root, args)))
+	root.SetArgs(usage.TwoDashes(root, usage.VerbFirst(root, usage.Netcat(args))))
 	root.SetIn(stdin)
 	out := terminal.NewOutput(stdout)
 	root.SetOut(out)
@@ -84,6 +84,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	fmt.Fprintln(stderr, "gosmc:", errorText(err))
 	if code == exitUsage {
 		fmt.Fprintf(stderr, "See '%s --help'.\n", cmd.CommandPath())
+	} else if step := usage.NextStep(err); step != "" { // rule: TestNextSteps
+		fmt.Fprintf(stderr, "Next: %s.\n", step)
 	}
 	return code
 }

@@ -94,6 +94,9 @@ func TestManPages(t *testing.T) {
 			t.Errorf("administration: %v", err)
 		}
 	}
+	if _, err := os.Stat(filepath.Join(dir, "man1", "gosmc-completion-powershell.1")); err == nil {
+		t.Error("there is a page about a shell of another system")
+	}
 	groff, err := exec.LookPath("groff")
 	if err != nil {
 		return // its remarks about the pages are for machines that have it

@@ -109,7 +109,8 @@ func change(parent *cobra.Command, use, short, example string, args int, do func
 		Use: use, Short: short, Example: strings.TrimRight("  sudo gosmc "+parent.Name()+" "+strings.Fields(use)[0]+" "+example, " "),
 		Args: func(cmd *cobra.Command, got []string) error {
 			if len(got) != args && args != anyNumber {
-				return usagef("%s takes %d arguments, but got %d: %s", verbOf(cmd), args, len(got), use)
+				return usagef("%s takes %d argument%s, but got %d: %s",
+					verbOf(cmd), args, "s"[:min(args, 2)/2], len(got), use)
 			}
 			return nil
 		},

@@ -16,8 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/gosmc/smc/internal/netcat"
 	"github.com/gosmc/smc/internal/port"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 // testTimeout ends a test that hangs, with its own words.
@@ -369,5 +372,118 @@ func TestListenEchoDiscard(t *testing.T) {
 				t.Errorf("interrupted listen %s = %d, want 0", tt.flag, code)
 			}
 		})
+	}
+}
+
+// TestNetcatHabits has command lines of netcat do what they do there.
+func TestNetcatHabits(t *testing.T) {
+	for args, want := range map[string]string{
+		"-l 7000": "listen -l 7000", "-lk 7000": "listen -lk 7000", "-vnl4k :7000": "listen -vnl4k :7000",
+		"connect -l 7000": "listen -l 7000", "connect -v 7000": "connect -v 7000", "connect": "connect",
+		"-v": "-v", "-lz 7000": "-lz 7000", "--list": "--list", "ss -l": "ss -l", "-": "-", "": "",
+	} {
+		if got := strings.Join(usage.Netcat(strings.Fields(args)), " "); got != want {
+			t.Errorf("gosmc %s is read as %q, want %q", args, got, want)
+		}
+	}
+	l := start(t, "-lk", "-v", "--json", "--echo", "127.0.0.1:0")
+	host, port, err := net.SplitHostPort(l.addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The peer sends all back, and would have the connection last as long as the input.
+	if got := gosmc(t, "xyz", "connect", "-vzn", "-w", "5", host, port); got.code != exitOK || got.stdout != "" || !strings.Contains(got.stderr, "SMC-D") {
+		t.Errorf("connect -z = %+v", got)
+	}
+	if got := gosmc(t, "", "connect", "-6", "-z", "-w", "5", host, port); got.code != exitFailure {
+		t.Errorf("connect -6 to an IPv4 address = %+v", got)
+	}
+	if got := gosmc(t, "x", "connect", "-4", "localhost", port); got.code != exitOK || got.stdout != "x" {
+		t.Errorf("connect -4 = %+v", got)
+	}
+}
+
+// TestNextSteps checks that errors of the system come with the next step.
+func TestNextSteps(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := l.Addr().String()
+	if got := gosmc(t, "", "listen", taken); got.code != exitFailure || !strings.Contains(got.stderr, "\nNext: another program has the port: 'ss -tulnp' names it.\n") {
+		t.Errorf("gosmc listen on an address that is taken = %+v", got)
+	}
+	l.Close()
+	if got := gosmc(t, "", "connect", taken); got.code != exitFailure || !strings.Contains(got.stderr, "\nNext: nobody listens there") {
+		t.Errorf("gosmc connect where nobody listens = %+v", got)
+	}
+	if got := gosmc(t, "", "run", "gosmc-no-such-program"); !strings.Contains(got.stderr, "\nNext: give the path of the program") {
+		t.Errorf("gosmc run of no program = %+v", got)
+	}
+	if got := gosmc(t, "", "reason", "nonsense"); strings.Contains(got.stderr, "Next:") {
+		t.Errorf("gosmc reason nonsense = %+v", got)
+	}
+}
+
+// TestHabits checks the errors for flags and words of other tools: each says what does the same here.
+func TestHabits(t *testing.T) {
+	for args, want := range map[string]string{
+		"ss -K":                        "gosmc off --now",
+		"ss -f inet":                   "-4 or -6",
+		"top -u root":                  "gosmc ss --columns process,user",
+		"connect -u localhost 1":       "SMC is for TCP",
+		"listen -p 7000":               "gosmc listen PORT",
+		"dump -T json":                 "--json",
+		"dump -C 1":                    "tcpdump -C SIZE",
+		"run --env A=1 true":           "A=1 gosmc run PROGRAM",
+		"metrics --port 1":             "--listen 127.0.0.1:9254",
+		"applicable --seconds 1":       "--for 60s",
+		"service restart redis":        "systemctl restart NAME",
+		"service status redis":         "gosmc service list",
+		"config get memory":            "gosmc config show --effective",
+		"policy list":                  "gosmc policy show",
+		"policy add listen-prot 1":     "did you mean listen-port?",
+		"agent start":                  "systemctl start gosmc-agent",
+		"stats reset":                  "gosmc stats --watch SECONDS",
+		"of":                           `did you mean "off"?`,
+		"advise":                       `did you mean "applicable"?`,
+		"frobnicate":                   "'gosmc --help' lists those that there are",
+		"connect http://localhost:1/x": "as in localhost:1",
+		"connect http://localhost/":    "as in localhost:http",
+		"connect localhost":            "as in localhost:7000",
+		"listen 70000":                 "want a port from 0 to 65535",
+		"connect localhost 70000":      "want a port from 0 to 65535",
+	} {
+		if got := gosmc(t, "", strings.Fields(args)...); got.code != exitUsage || !strings.Contains(got.stderr, want) {
+			t.Errorf("gosmc %s = %d, %q; want %q", args, got.code, got.stderr, want)
+		}
+	}
+}
+
+// TestHabitsExist checks that the tables of habits have verbs that there are, and no flag or command that a verb has.
+func TestHabitsExist(t *testing.T) {
+	root := newRootCommand()
+	find := func(verb string) *cobra.Command {
+		cmd, rest, err := root.Find(strings.Fields(verb))
+		if err != nil || len(rest) > 0 || cmd == root {
+			t.Errorf("%s is no verb", verb)
+		}
+		return cmd
+	}
+	for verb, flags := range usage.FlagHabits {
+		known := find(verb).Flags()
+		for name, advice := range flags {
+			long, isLong := strings.CutPrefix(name, "--")
+			if isLong && known.Lookup(long) != nil || !isLong && known.ShorthandLookup(name[1:]) != nil || advice == "" {
+				t.Errorf("%s has the flag %s, or the advice %q is empty", verb, name, advice)
+			}
+		}
+	}
+	for verb, words := range usage.CommandHabits {
+		for word, advice := range words {
+			if cmd, _, err := find(verb).Find([]string{word}); err == nil && cmd.Name() == word || advice == "" {
+				t.Errorf("%s has the command %s, or the advice %q is empty", verb, word, advice)
+			}
+		}
 	}
 }

@@ -77,11 +77,11 @@ func sayPolicy(cmd *cobra.Command) {
 		for _, word := range policy.Words {
 			switch {
 			case !before[word] && after[word]: // rule: TestPolicyNotes
-				cmd.PrintErrf("gosmc: it is the first %s that is no exception: all others stay TCP now\n",
-					word)
+				cmd.PrintErrf("gosmc: it is the first %s without '!': what the list does not name stays TCP "+
+					"from now on\n", word)
 			case before[word] && !after[word]:
-				cmd.PrintErrf("gosmc: no %s is left that is no exception: all but exceptions may leave TCP "+
-					"now\n", word)
+				cmd.PrintErrf("gosmc: no %s without '!' is left: all but exceptions may leave TCP from now "+
+					"on\n", word)
 			}
 		}
 		word := append(args, "")[0]

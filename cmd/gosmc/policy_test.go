@@ -74,7 +74,7 @@ func TestPolicyVerb(t *testing.T) {
 // TestPolicyNotes has the first entry of a list that is no exception, and the removal of the last one, be told with their consequence.
 func TestPolicyNotes(t *testing.T) {
 	ownConfig(t)
-	const first, last = "it is the first listen-port that is no exception: all others stay TCP now", "no listen-port is left that is no exception"
+	const first, last = "it is the first listen-port without '!': what the list does not name stays TCP", "no listen-port without '!' is left"
 	for _, tt := range []struct {
 		args  string
 		first bool

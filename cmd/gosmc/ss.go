@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/inventory"
+	"github.com/gosmc/smc/internal/netns"
 	"github.com/gosmc/smc/internal/survey"
 )
 
@@ -101,6 +102,7 @@ has these parts; all of them have to fit:
                      port of the local end or the peer, also as = :PORT,
                      or the name of a service
   mode MODE          tcp, unix, smc-d or smc-r
+  program NAME       name of the program at either end, or a part of it
 
 The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not exist.`,
 		Example: `  gosmc ss
@@ -116,10 +118,10 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 		Args: func(_ *cobra.Command, args []string) error { return f.check(args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return repeat(cmd, f.watch, f.gather.json, func(interval bool) error {
-				return inNetns(f.netns, func() error { return f.show(cmd, interval) })
+				return netns.InNamed(f.netns, func() error { return f.show(cmd, interval) })
 			})
 		},
-		ValidArgsFunction: cobra.FixedCompletions([]cobra.Completion{"state", "src", "dst", "sport", "dport", "mode"}, cobra.ShellCompDirectiveNoFileComp),
+		ValidArgsFunction: cobra.FixedCompletions([]cobra.Completion{"state", "src", "dst", "sport", "dport", "mode", "program"}, cobra.ShellCompDirectiveNoFileComp),
 	}
 	f.gather.register(cmd)
 	flags := cmd.Flags()
@@ -139,7 +141,7 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 		{"numeric", "n", "addresses are numbers"}, {"processes", "p", "processes are shown"},
 		{"options", "o", "there are no timers to show"}, {"oneline", "O", "each has one line"},
 		{"extended", "e", "--json has more"}, {"info", "i", "--json has more"},
-		{"memory", "m", "--json has more"},
+		{"memory", "m", "--json has more"}, {"no-color", "", "there are no colors"},
 	} {
 		flags.BoolVarP(&f.nothing, none[0], none[1], false, "no effect: "+none[2])
 	}

@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -52,7 +50,7 @@ func TestSSFilter(t *testing.T) {
 		{"mode tcp", 5}, {"mode TCP and sport :6379", 3}, {"mode unix", 2}, {"mode smc-r", 1},
 		{"src 127.0.0.1", 7}, {"src 127.0.0.0/8 dst 127.0.0.1:6379", 1}, {"dst :6379", 2}, {"dst [2001:db8::2]:6379", 1}, {"dst 2001:db8::/32", 1},
 		{"dst 127.0.0.1:*", 7}, {"dst *:5432", 1},
-		{"dport = :http", 0}, {"sport https", 0},
+		{"dport = :http", 0}, {"sport https", 0}, {"program nobody-has-it", 0}, {"program redis", 5}, {"program psql", 1}, {"program postgres", 1}, {"program redis-server mode tcp", 3},
 		{"-4", 7}, {"-6", 1}, {"-4 -6", 8}, {"-6 sport :6379", 0},
 	} {
 		var f inventory.Filter
@@ -77,8 +75,8 @@ func TestSSFilter(t *testing.T) {
 			t.Errorf("filter %q fits %d connections, want %d", tt.filter, n, tt.want)
 		}
 	}
-	l := inventory.Listener{StatusListener: control.StatusListener{Local: "0.0.0.0:6379"}}
-	for filter, want := range map[string]bool{"sport 6379": true, "sport 80": false, "state listening": true, "state established": false, "mode tcp": false, "dport 6379": false, "src 0.0.0.0": true, "src 10.0.0.1": false} {
+	l := inventory.Listener{StatusListener: control.StatusListener{Local: "0.0.0.0:6379"}, Command: "redis-server"}
+	for filter, want := range map[string]bool{"sport 6379": true, "sport 80": false, "state listening": true, "state established": false, "mode tcp": false, "dport 6379": false, "src 0.0.0.0": true, "src 10.0.0.1": false, "program redis": true, "program psql": false} {
 		if f, err := inventory.ParseFilter(strings.Fields(filter)); err != nil || f.Listener(&l) != want {
 			t.Errorf("filter %q fits a listener: %t, %v; want %t", filter, f.Listener(&l), err, want)
 		}
@@ -169,24 +167,6 @@ func TestSSRequire(t *testing.T) {
 		}
 		if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("of %d ends", len(tt.list))) {
 			t.Errorf("case %d: %v", i, err)
-		}
-	}
-}
-
-// --net takes a name of ip-netns(8), a process ID or a file.
-func TestNetnsFile(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"blue", "4711"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, want := range map[string]string{
-		"blue": filepath.Join(dir, "blue"), "4711": filepath.Join(dir, "4711"), "4712": "/proc/4712/ns/net", "/proc/1/ns/net": "/proc/1/ns/net", "./x": "./x",
-		"red": "", "..": "", "-1": "", "0": "",
-	} {
-		if got, err := netnsFile(dir, name); got != want || (err == nil) != (want != "") {
-			t.Errorf("netnsFile(%q) = %q, %v, want %q", name, got, err, want)
 		}
 	}
 }

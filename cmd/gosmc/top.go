@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,8 +33,8 @@ connections that are TCP. Numbers that nobody counts are n/a, such as the bytes 
 Connections that begin and end between two looks are not seen.
 
 On a terminal the view stays in place. Keys choose the order: b bytes, c connections, n new connections, t TCP, f full
-buffers, w wakeups. p shows programs in place of services, where each end of a connection counts; s shows services; q ends. Ctrl-Z
-stops, and fg goes on.
+buffers, w wakeups. p shows programs in place of services, where each end of a connection counts; s shows services; q ends. After /
+a FILTER can be typed. Ctrl-Z stops, and fg goes on.
 In a pipe each interval is a table, or with --json an object on a line.
 
 A FILTER chooses connections, in the words of 'gosmc ss'. Root sees the programs of all users.`,
@@ -41,14 +42,16 @@ A FILTER chooses connections, in the words of 'gosmc ss'. Root sees the programs
   gosmc top --once
   gosmc top --by program --sort tcp -d 5s
   gosmc top sport = :6379
+  gosmc top program redis
   gosmc top --json -n 10 | jq -c '.activity[] | [.command, .modes]'`,
 		Args: func(_ *cobra.Command, args []string) (err error) {
 			if f.filter, err = inventory.ParseFilter(args); err != nil {
 				return usagef("%w", err)
 			}
+			f.view.Words = strings.Join(args, " ")
 			return nil
 		},
-		ValidArgsFunction: cobra.FixedCompletions([]cobra.Completion{"state", "src", "dst", "sport", "dport", "mode"},
+		ValidArgsFunction: cobra.FixedCompletions([]cobra.Completion{"state", "src", "dst", "sport", "dport", "mode", "program"},
 			cobra.ShellCompDirectiveNoFileComp),
 	}
 	f.gather.register(cmd)
@@ -60,11 +63,18 @@ A FILTER chooses connections, in the words of 'gosmc ss'. Root sees the programs
 	fl.IntVarP(&f.view.Count, "count", "n", 0, "end after this many `intervals`; 0: never")
 	fl.BoolVar(&f.once, "once", false, "end after one interval, as with --count 1")
 	fl.StringVar(&by, "by", "service", "`what` a line is of: service, program")
-	fl.StringVar(&f.view.Sort, "sort", "bytes", "`order`: bytes, connections, new, tcp, full, wakeups")
+	fl.BoolVarP(&f.view.Plain, "batch", "b", false, "print a table for each interval on a terminal, too")
+	fl.StringVarP(&f.view.Sort, "sort", "o", "bytes", "`order`: bytes, connections, new, tcp, full, wakeups")
 	cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]cobra.Completion{"service", "program"}, cobra.ShellCompDirectiveNoFileComp))
 	orders := top.Orders()
 	cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(orders, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case by == "pid" || by == "process":
+			by = "program"
+		case by == "port":
+			by = "service"
+		}
 		switch {
 		case by != "service" && by != "program":
 			return usagef("--by %q: want service or program", by)
@@ -80,6 +90,7 @@ A FILTER chooses connections, in the words of 'gosmc ss'. Root sees the programs
 			f.view.Count = 1
 		}
 		f.view.JSON, f.view.Sample = f.gather.json, f.sample
+		f.view.Filter = f.choose
 		return f.view.Run(cmd.Context(), cmd.OutOrStdout(), cmd.InOrStdin())
 	}
 	return cmd
@@ -98,6 +109,15 @@ func (d *delay) Set(s string) error {
 	}
 	v, err := time.ParseDuration(s)
 	*d = delay(v)
+	return err
+}
+
+// choose puts another filter in force.
+func (f *topFlags) choose(words string) error {
+	filter, err := inventory.ParseFilter(strings.Fields(words))
+	if err == nil {
+		f.filter = filter
+	}
 	return err
 }
 

@@ -169,6 +169,30 @@ func TestTopTerminal(t *testing.T) {
 	}
 }
 
+// TestTopTypedFilter has a filter that is typed choose connections at once: none is new for that.
+func TestTopTypedFilter(t *testing.T) {
+	l := start(t, "listen", "--echo", "--json", "-v", "127.0.0.1:0")
+	addr := l.addr()
+	c := start(t, "connect", "--require", "smc-d", addr)
+	if _, err := io.WriteString(c.stdin, "x"); err != nil {
+		t.Fatal(err)
+	}
+	tty := newTestTerminal(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "top", "-d", "3600", "--dir", os.Getenv("GOSMC_DIR"))
+	cmd.Env = os.Environ()
+	tty.start(cmd)
+	tty.types("", "1 of 1 outside TCP (100 %): 1 SMC-D")
+	tty.types("/mode tcp\r", "no connection")
+	tty.types("", "q: end   [mode tcp]")
+	tty.types("/\x15mode\r", "filter mode needs a value")
+	tty.types("/\x15mode smc-d\r", "1 of 1 outside TCP")
+	tty.types("", "0 B    0 B   0.00") // in, out, and connections that are new
+	tty.types("q", "\x1b[?1049l")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("gosmc top ends with %v", err)
+	}
+}
+
 // TestTopStops has Ctrl-Z give the terminal to the shell as it was, and fg bring the view back.
 func TestTopStops(t *testing.T) {
 	tty := newTestTerminal(t)

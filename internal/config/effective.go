@@ -167,11 +167,5 @@ func (f *File) whole() *Problem {
 
 // nearest returns the word that may have been meant, or "" if none is near.
 func nearest(word string) string {
-	least, best := 3, "" // letters that differ
-	for _, w := range Words {
-		if d := near.Distance(word, w); d < least && d < len(w) {
-			least, best = d, w
-		}
-	}
-	return best
+	return near.Nearest(word, Words)
 }

@@ -13,6 +13,7 @@ type Filter struct {
 	State        string // "established", "listening"; empty: all
 	src, dst     endFilter
 	mode         string // in small letters; empty: all
+	program      string // part of the name of the program at either end; empty: all
 	Port         uint16 // of either end; 0: all
 	Only4, Only6 bool   // addresses of IPv4, or of IPv6; both or neither: all
 	sport, dport uint16 // 0: all
@@ -39,11 +40,11 @@ func ParseFilter(words []string) (f Filter, err error) {
 		switch word {
 		case "and", "&&":
 			continue
-		case "state", "src", "dst", "sport", "dport", "mode":
+		case "state", "src", "dst", "sport", "dport", "mode", "program":
 		case "(", ")", "or", "||", "not", "!", "exclude", "|", "&":
 			return f, fmt.Errorf("filter %q: only conditions that all have to fit are known here; --json and jq do the rest", word)
 		default:
-			return f, fmt.Errorf("filter %q: want state, src, dst, sport, dport or mode", word)
+			return f, fmt.Errorf("filter %q: want state, src, dst, sport, dport, mode or program", word)
 		}
 		value := next()
 		if value == "=" || value == "==" || value == "eq" {
@@ -57,6 +58,8 @@ func ParseFilter(words []string) (f Filter, err error) {
 			f.State, err = parseState(value)
 		case "mode":
 			f.mode, err = parseMode(value)
+		case "program":
+			f.program = value
 		case "src":
 			f.src, err = parseEnd(value)
 		case "dst":
@@ -163,12 +166,15 @@ func hasPort(end string, port uint16) bool {
 func (f *Filter) Connection(c *Conn) bool {
 	return f.State != "listening" && f.family(c.Local) && // rule: cmd/gosmc TestSSFilter: f.family(c.Local) -> true
 		(f.mode == "" || strings.EqualFold(f.mode, c.Mode)) &&
+		// rule: cmd/gosmc TestSSFilter: c.PeerCommand -> ""
+		(strings.Contains(c.Command, f.program) || strings.Contains(c.PeerCommand, f.program)) &&
 		(hasPort(c.Local, f.Port) || hasPort(c.Peer, f.Port)) && hasPort(c.Local, f.sport) && hasPort(c.Peer, f.dport) &&
 		f.src.fits(c.Local) && f.dst.fits(c.Peer)
 }
 
 func (f *Filter) Listener(l *Listener) bool {
 	return f.State != "established" && f.family(l.Local) &&
+		strings.Contains(l.Command, f.program) && // rule: cmd/gosmc TestSSFilter: f.program -> ""
 		f.mode == "" && f.dport == 0 && f.dst == (endFilter{}) &&
 		hasPort(l.Local, f.Port) && hasPort(l.Local, f.sport) && f.src.fits(l.Local)
 }

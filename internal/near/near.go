@@ -25,3 +25,15 @@ func Distance(a, b string) int {
 	}
 	return row[len(b)]
 }
+
+// Nearest returns the first of those words that are nearest to a word, or "" if it is near to none: if
+// three letters differ, or all of them.
+func Nearest(word string, words []string) string {
+	least, best := 3, ""
+	for _, w := range words {
+		if d := Distance(word, w); d < least && d < len(w) { // rule: TestNearest: d < len(w) -> true
+			least, best = d, w
+		}
+	}
+	return best
+}

@@ -19,3 +19,12 @@ func TestDistance(t *testing.T) {
 		}
 	}
 }
+
+func TestNearest(t *testing.T) {
+	words := []string{"on", "memory", "listen-port", "listen-ports"}
+	for word, want := range map[string]string{"memry": "memory", "listen-prot": "listen-port", "of": "on", "xx": "", "frobnicate": "", "": ""} {
+		if got := Nearest(word, words); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
+		}
+	}
+}

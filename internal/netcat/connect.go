@@ -1,6 +1,7 @@
 package netcat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -13,6 +14,8 @@ import (
 type Client struct {
 	Dialer  smc.Dialer // with a host, which the client shuts down in the end; its Require is not used
 	Require Requirement
+	Network string // "tcp4" and "tcp6": addresses of that version of IP; empty: all
+	Scan    bool   // close the connection at once, without a byte
 	Streams
 	Report func(*Report) // is called once, unless there was no connection
 }
@@ -22,7 +25,7 @@ type Client struct {
 func (c *Client) Run(ctx context.Context, addr string) error {
 	d := c.Dialer
 	d.Require = c.Require.Requirement
-	conn, err := d.DialContext(ctx, "tcp", addr)
+	conn, err := d.DialContext(ctx, cmp.Or(c.Network, "tcp"), addr)
 	if fallback, ok := errors.AsType[*smc.FallbackError](err); ok {
 		r := Report{
 			Start: time.Now(), Peer: addr,
@@ -38,7 +41,11 @@ func (c *Client) Run(ctx context.Context, addr string) error {
 		return err
 	}
 	r := newReport(conn)
-	err = transfer(ctx, conn, newInput(c.In, c.Terminal), c.Out, &r)
+	if c.Scan { // rule: cmd/gosmc TestNetcatHabits: c.Scan -> false
+		err = conn.Close()
+	} else {
+		err = transfer(ctx, conn, newInput(c.In, c.Terminal), c.Out, &r)
+	}
 	c.Report(&r)
 	shutdown(d.Host)
 	return err

@@ -1,6 +1,7 @@
 package netcat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -30,6 +31,7 @@ func Discard(c *smc.Conn) (in, out int64, err error) {
 type Server struct {
 	Host    *smc.Host // which the server shuts down in the end
 	Require Requirement
+	Network string // as in Client
 	// Serve carries out a connection, side by side with others. If it is nil, one connection after
 	// the other is joined with the streams.
 	Serve func(*smc.Conn) (in, out int64, err error)
@@ -47,7 +49,7 @@ type Server struct {
 func (s *Server) Run(ctx context.Context, addr string) error {
 	// The requirement is checked here, after the accept, so that a connection that does not
 	// meet it is reported and not only refused.
-	l, err := (&smc.ListenConfig{Host: s.Host}).Listen(ctx, "tcp", addr)
+	l, err := (&smc.ListenConfig{Host: s.Host}).Listen(ctx, cmp.Or(s.Network, "tcp"), addr)
 	if err != nil {
 		return err
 	}

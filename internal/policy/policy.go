@@ -8,6 +8,7 @@ import (
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/exit"
+	"github.com/gosmc/smc/internal/near"
 )
 
 // Words are the words of the policy, as people read them.
@@ -28,7 +29,11 @@ func Single(word string) bool {
 // Check returns an error, with the exit status of usage, for a word that the policy does not have.
 func Check(word string) error {
 	if !slices.Contains(Words, word) {
-		return exit.Usagef("the policy has no %q, but %s", word, strings.Join(Words, ", "))
+		hint := ""
+		if best := near.Nearest(word, Words); best != "" {
+			hint = "; did you mean " + best + "?"
+		}
+		return exit.Usagef("the policy has no %q, but %s%s", word, strings.Join(Words, ", "), hint)
 	}
 	return nil
 }

@@ -1,15 +1,21 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/inventory"
+	"github.com/gosmc/smc/internal/text"
 )
 
 // A screen is a terminal with a view that stays in place.
@@ -25,6 +31,9 @@ type screen struct {
 // suspendKey is Ctrl-Z. The terminal passes it on as a key: a signal would stop this process before it
 // could give the terminal back, or would have to be caught, which Go does not undo.
 const suspendKey = 'z' & 0x1f
+
+// escapeKey gives up a filter that is being typed.
+const escapeKey = 0x1b
 
 // stopTime bounds the wait for a stop that does not come.
 const stopTime = 100 * time.Millisecond
@@ -97,6 +106,68 @@ func (s *screen) restore() {
 	unix.IoctlSetTermios(int(s.in.Fd()), unix.TCSETS, &s.saved)
 }
 
+// titleLine is the line of a view, from 0, with the titles of the columns.
+const titleLine = 3
+
+// keys returns the line about keys: those that there are, the filter that is being typed, or what is
+// wrong with it.
+func (v *View) keys() string {
+	switch {
+	case v.prompt != nil:
+		return "filter (Enter: use, Esc: keep the old one): " + text.Printable(string(v.prompt.typed)) + "_"
+	case v.notice != "":
+		return text.Printable(v.notice)
+	}
+	line := "b c n t f w: order   s p: services, programs   /: filter   q: end"
+	if v.Words != "" {
+		line += "   [" + text.Printable(v.Words) + "]"
+	}
+	return line
+}
+
+// summary says how many connections have left TCP, of those that are shown.
+func (r *Report) summary() string {
+	var modes []string
+	reasons := make(map[string]int)
+	total, counts := 0, make(map[string]int)
+	for i := range r.Activity {
+		for mode, n := range r.Activity[i].Modes {
+			counts[mode] += n
+			total += n
+		}
+		for _, reason := range r.Activity[i].Reasons {
+			reasons[cmp.Or(reason.Tag, noReason)] += reason.Count
+		}
+	}
+	for _, mode := range []string{inventory.ModeUnix, "SMC-D", "SMC-R"} {
+		if counts[mode] > 0 {
+			modes = append(modes, fmt.Sprintf("%d %s", counts[mode], mode))
+		}
+	}
+	if total == 0 {
+		return "no connection"
+	}
+	tcp := counts["TCP"]
+	line := fmt.Sprintf("%d of %d outside TCP (%.0f %%)", total-tcp, total,
+		100*float64(total-tcp)/float64(total))
+	if len(modes) > 0 {
+		line += ": " + strings.Join(modes, ", ")
+	}
+	if tcp == 0 {
+		return line
+	}
+	most, mostly := "", ""
+	for _, tag := range slices.Sorted(maps.Keys(reasons)) {
+		if reasons[tag] > reasons[most] {
+			most = tag
+		}
+	}
+	if len(reasons) > 1 {
+		mostly = "mostly "
+	}
+	return fmt.Sprintf("%s;  %d TCP, %s%s", line, tcp, mostly, most)
+}
+
 // show replaces the view.
 func (s *screen) show(r *Report, v *View) error {
 	rows, columns := 24, 80
@@ -109,8 +180,8 @@ func (s *screen) show(r *Report, v *View) error {
 	if r.Denied > 0 {
 		fmt.Fprintf(&b, "  (programs of other users are not shown: %d)", r.Denied)
 	}
-	b.WriteString("\nb c n t f w: order   s p: services, programs   q: end\n")
-	if err := r.write(&b, v.ByProgram, max(rows-3, 1)); err != nil {
+	fmt.Fprintf(&b, "\n%s\n%s\n", r.summary(), v.keys())
+	if err := r.write(&b, v.ByProgram, max(rows-4, 1)); err != nil {
 		return err
 	}
 	var view strings.Builder
@@ -124,7 +195,14 @@ func (s *screen) show(r *Report, v *View) error {
 			view.WriteString("\r\n")
 		}
 		text := []rune(line)
-		view.WriteString(string(text[:min(len(text), columns-1)]) + "\x1b[K")
+		text = text[:min(len(text), columns-1)]
+		if i == titleLine {
+			// Shown in reverse across the whole width, as top(1) does.
+			blank := strings.Repeat(" ", columns-1-len(text))
+			view.WriteString("\x1b[7m" + string(text) + blank + "\x1b[m\x1b[K")
+			continue
+		}
+		view.WriteString(string(text) + "\x1b[K")
 	}
 	view.WriteString("\x1b[J")
 	_, err = io.WriteString(s.out, view.String())

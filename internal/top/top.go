@@ -35,11 +35,43 @@ type View struct {
 	// Sample looks once. The answers have the places that could not be read.
 	Sample func(context.Context) (*inventory.Sample, survey.Answers)
 
+	// Filter has Sample leave out the connections that a filter, in the words of gosmc ss, does not
+	// choose. A terminal calls it with a filter that somebody has typed.
+	Filter func(words string) error
+	Words  string // the filter in force; empty: all connections
+
 	Delay     time.Duration // between two looks
 	Count     int           // ends after so many intervals; 0: never
 	JSON      bool          // an object for each interval
+	Plain     bool          // a table for each interval, on a terminal, too
 	ByProgram bool          // a line for each program in place of each service
 	Sort      string        // one of Orders
+
+	prompt *prompt // nil: keys have their own meanings
+	notice string  // why the filter that was typed is not in force
+}
+
+// A prompt is a filter that somebody is typing.
+type prompt struct{ typed []byte }
+
+// maxTyped bounds a filter that is typed, in bytes.
+const maxTyped = 200
+
+// key edits the filter, and returns whether it is complete, or given up.
+func (p *prompt) key(key byte) (done, cancelled bool) {
+	switch {
+	case key == '\r' || key == '\n':
+		return true, false
+	case key == escapeKey:
+		return false, true
+	case key == 0x7f || key == '\b':
+		p.typed = p.typed[:max(len(p.typed)-1, 0)]
+	case key == 'u'&0x1f:
+		p.typed = nil
+	case key >= ' ' && key < 0x7f && len(p.typed) < maxTyped: // rule: TestPrompt: && len(p.typed) < maxTyped ->
+		p.typed = append(p.typed, key)
+	}
+	return false, false
 }
 
 // orders are the orders of a view: the names of the flag, and the keys.
@@ -87,7 +119,7 @@ func (v *View) Run(ctx context.Context, out io.Writer, in io.Reader) error {
 	var term *screen
 	var keys <-chan byte
 	var signals <-chan os.Signal
-	if in, ok := in.(*os.File); ok && !v.JSON && terminal.Is(out) && terminal.Is(in) {
+	if in, ok := in.(*os.File); ok && !v.JSON && !v.Plain && terminal.Is(out) && terminal.Is(in) {
 		var err error
 		if term, err = newScreen(out, in); err != nil {
 			return err
@@ -112,16 +144,18 @@ func (v *View) Run(ctx context.Context, out io.Writer, in io.Reader) error {
 				next.Stop()
 				return nil // the way in which watching ends
 			case key := <-keys:
-				switch key {
-				case 'q', 0:
+				switch {
+				case key == 0, key == 'q' && v.prompt == nil:
 					next.Stop()
 					return nil
-				case suspendKey:
+				case key == suspendKey:
 					if err := term.suspend(); err != nil {
 						return err
 					}
-				default:
-					v.key(key)
+				case v.key(key):
+					// Numbers of the two looks are of the same connections only with the same filter.
+					before, _ = v.Sample(ctx) // rule: cmd/gosmc TestTopTypedFilter
+					next.Reset(min(v.Delay, firstView))
 				}
 				if redraw != nil { // rule: cmd/gosmc TestTopTerminal: redraw != nil -> false
 					if err := redraw(); err != nil {
@@ -176,9 +210,28 @@ func (v *View) Run(ctx context.Context, out io.Writer, in io.Reader) error {
 	}
 }
 
-// key does what a key asks for; others are ignored.
-func (v *View) key(key byte) {
+// key does what a key asks for; others are ignored. It returns whether another filter is in force.
+func (v *View) key(key byte) (filtered bool) {
+	if v.prompt != nil {
+		done, cancelled := v.prompt.key(key)
+		typed := strings.TrimSpace(string(v.prompt.typed))
+		if done || cancelled {
+			v.prompt = nil
+		}
+		if !done {
+			return false
+		}
+		if err := v.Filter(typed); err != nil {
+			v.notice = err.Error()
+			return false
+		}
+		v.Words = typed
+		return true
+	}
+	v.notice = ""
 	switch key {
+	case '/':
+		v.prompt = &prompt{typed: []byte(v.Words)}
 	case 'p':
 		v.ByProgram = true
 	case 's':
@@ -189,7 +242,11 @@ func (v *View) key(key byte) {
 			v.Sort = o.name
 		}
 	}
+	return false
 }
+
+// noReason stands for the reason of a connection that is TCP where nothing shows one.
+const noReason = "no visible reason"
 
 // order puts the busiest first.
 func (v *View) order(list []inventory.Activity) {
@@ -228,7 +285,7 @@ func (r *Report) write(w io.Writer, byProgram bool, most int) error {
 	for _, a := range r.Activity {
 		var why []string
 		for _, reason := range a.Reasons {
-			why = append(why, fmt.Sprintf("%s %d", cmp.Or(reason.Tag, "no visible reason"), reason.Count))
+			why = append(why, fmt.Sprintf("%s %d", cmp.Or(reason.Tag, noReason), reason.Count))
 		}
 		count := func(mode string) string { return strconv.Itoa(a.Modes[mode]) }
 		t.Add(strconv.Itoa(a.Port+a.PID), text.OrNA(a.Command),

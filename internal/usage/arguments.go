@@ -1,7 +1,9 @@
 package usage
 
 import (
+	"cmp"
 	"net"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -20,7 +22,8 @@ func NoArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return exit.Usagef("%s takes no arguments, but got %q", VerbOf(cmd), args[0])
+	return exit.Usagef("%s takes no arguments, but got %q%s", VerbOf(cmd), args[0],
+		instead(CommandHabits, cmd, args[0]))
 }
 
 // OneAddress is the check of a verb that takes one address, as JoinAddress has it.
@@ -49,8 +52,32 @@ func JoinAddress(args []string) string {
 
 // CheckAddress finds an address that cannot be meant before anything is opened.
 func CheckAddress(addr string) error {
-	if _, _, err := net.SplitHostPort(addr); err != nil {
-		return exit.Usagef("address %q: want HOST:PORT, with brackets around an IPv6 address", addr)
+	_, port, err := net.SplitHostPort(addr)
+	switch {
+	case err == nil:
+	case addr != "" && isNumber(addr):
+		port = addr
+	default:
+		return exit.Usagef("address %q: want HOST:PORT, with brackets around an IPv6 address%s", addr,
+			meant(addr))
+	}
+	digits := strings.TrimPrefix(port, "-")
+	_, err = strconv.ParseUint(port, 10, 16)
+	if digits != "" && isNumber(digits) && err != nil { // rule: TestCheckAddress
+		return exit.Usagef("address %q: want a port from 0 to 65535, or the name of a service", addr)
 	}
 	return nil
 }
+
+// meant says which address may have been meant by a URL, or by a host without a port.
+func meant(addr string) string {
+	if u, err := url.Parse(addr); err == nil && u.Host != "" {
+		return ", as in " + net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), u.Scheme))
+	}
+	if addr == "" || strings.ContainsAny(addr, ":/[]") {
+		return ""
+	}
+	return ", as in " + addr + ":7000"
+}
+
+func isNumber(s string) bool { return strings.Trim(s, "0123456789") == "" }

@@ -49,6 +49,12 @@ func AddCompletion(root *cobra.Command) {
 		c.Example = "  source <(gosmc completion bash)"
 		c.Args, c.RunE = NoArguments, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		for _, shell := range c.Commands() {
+			// A shell of other systems.
+			// rule: cmd/gosmc TestManPages
+			if shell.Name() == "powershell" {
+				c.RemoveCommand(shell)
+				continue
+			}
 			shell.Args = NoArguments
 			shell.Example = "  gosmc completion " + shell.Name()
 		}

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -42,9 +43,13 @@ func FlagError(cmd *cobra.Command, err error) error {
 			dashed(e))
 	} else if ok {
 		if group := e.GetSpecifiedShortnames(); group != "" {
-			return exit.Usagef("%s has no flag -%s", VerbOf(cmd), e.GetSpecifiedName())
+			name := "-" + e.GetSpecifiedName()
+			return exit.Usagef("%s has no flag %s%s", VerbOf(cmd), name, instead(FlagHabits, cmd, name))
 		}
 		name := e.GetSpecifiedName()
+		if advice := instead(FlagHabits, cmd, "--"+name); advice != "" {
+			return exit.Usagef("%s has no flag --%s%s", VerbOf(cmd), name, advice)
+		}
 		if near := nearestFlag(cmd, name); near != "" {
 			return exit.Usagef("%s has no flag --%s; did you mean --%s?", VerbOf(cmd), name, near)
 		}
@@ -84,10 +89,13 @@ func UnknownVerb(root *cobra.Command, verb string) error {
 			return exit.Usagef("unknown verb %q; did you mean %q?", verb, cmd.Name())
 		}
 	}
-	if near := root.SuggestionsFor(verb); verb != "" && len(near) > 0 {
-		return exit.Usagef("unknown verb %q; did you mean %q?", verb, near[0])
+	if list := root.SuggestionsFor(verb); verb != "" && len(list) > 0 {
+		best := slices.MinFunc(list, func(a, b string) int { // the first of equals
+			return cmp.Compare(near.Distance(verb, a), near.Distance(verb, b))
+		})
+		return exit.Usagef("unknown verb %q; did you mean %q?", verb, best)
 	}
-	return exit.Usagef("unknown verb %q", verb)
+	return exit.Usagef("unknown verb %q: 'gosmc --help' lists those that there are", verb)
 }
 
 // UnknownCommand is the error for a command that a verb does not have. It names those that it has.
@@ -98,5 +106,6 @@ func UnknownCommand(cmd *cobra.Command, word string) error {
 			names = append(names, c.Name())
 		}
 	}
-	return exit.Usagef("%s has no command %q, but %s", VerbOf(cmd), word, strings.Join(names, ", "))
+	return exit.Usagef("%s has no command %q, but %s%s", VerbOf(cmd), word, strings.Join(names, ", "),
+		instead(CommandHabits, cmd, word))
 }

@@ -18,7 +18,7 @@ const (
 	service6 = "fd96::1"
 )
 
-// ports are those of servers. The router publishes each at its own address.
+// ports belong to servers. The router publishes each at its own address.
 var ports = []int{portTalk, portRedis, portNginx, portPostgres, portSocat}
 
 const (
@@ -33,7 +33,7 @@ const (
 	portPostgres = 5432
 )
 
-// address is that of an end's interface.
+// address belongs to an end's interface.
 func address(end int) string { return fmt.Sprintf("10.97.0.%d", end+2) }
 
 // address6 is the one of IPv6, a unique local one.

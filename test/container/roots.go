@@ -19,7 +19,7 @@ const (
 	userPostgres = 70
 )
 
-// sizes are those of the files that servers serve, in bytes.
+// sizes of the files that servers serve, in bytes.
 var sizes = map[string]int{"empty": 0, "1k": 1000, "1m": 1_000_000, "big": bigSize}
 
 // bigSize is more than there is room for on the way of a transfer whose client does not read.
