@@ -42,17 +42,17 @@ type reader struct {
 	failed syscall.Errno // of the socket, to be told behind the bytes in the ring; 0: none
 
 	// A call that the poller makes has its arguments here: a function for each call would be allocated.
-	wait, take, tokenWait, switching func(fd uintptr) bool
-	eatNow                           func(fd uintptr)
-	parked                           bool
-	eats                             uint16 // tokens for eatNow
-	switched                         bool
-	got                              int
-	want                             int
-	scratch                          []byte // while waiting for a writer to switch without a mark
-	receiver                         receiver
-	tokens                           [64]byte
-	one                              [1]byte
+	wait, tokenWait, switching func(fd uintptr) bool
+	eatNow                     func(fd uintptr)
+	parked                     bool
+	eats                       uint16 // tokens for eatNow
+	switched                   bool
+	got                        int
+	want                       int
+	scratch                    []byte // while waiting for a writer to switch without a mark
+	receiver                   receiver
+	tokens                     [64]byte
+	one                        [1]byte
 
 	control []byte // room for descriptors that come with bytes in-band; nil before the first call
 }

@@ -68,7 +68,7 @@ func (p *prompt) key(key byte) (done, cancelled bool) {
 		p.typed = p.typed[:max(len(p.typed)-1, 0)]
 	case key == 'u'&0x1f:
 		p.typed = nil
-	case key >= ' ' && key < 0x7f && len(p.typed) < maxTyped: // rule: TestPrompt: && len(p.typed) < maxTyped ->
+	case key >= ' ' && key < 0x7f && len(p.typed) < maxTyped: // rule: TestPrompt: len(p.typed) < maxTyped -> true
 		p.typed = append(p.typed, key)
 	}
 	return false, false

@@ -54,7 +54,7 @@ func JoinAddress(args []string) string {
 func CheckAddress(addr string) error {
 	_, port, err := net.SplitHostPort(addr)
 	switch {
-	case err == nil:
+	case err == nil && !strings.Contains(port, "/"): // else it is a URL
 	case addr != "" && isNumber(addr):
 		port = addr
 	default:
