@@ -16,6 +16,8 @@ import (
 const goProgram = `package main
 
 import (
+	"syscall"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -32,11 +34,20 @@ func main() {
 			panic(err)
 		}
 		fmt.Println(l.(*net.TCPListener).Addr())
+		if os.Getenv("RAW") != "" {
+			l = rawListener{l}
+		}
 		go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			b, _ := io.ReadAll(r.Body)
 			fmt.Fprintf(w, "%s %d", words.Hello, len(b))
 		}))
 	} else {
+		if os.Getenv("RAW") != "" {
+			http.DefaultTransport.(*http.Transport).DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				c, err := new(net.Dialer).DialContext(ctx, network, addr)
+				return newRaw(c, err)
+			}
+		}
 		for range 3 {
 			r, err := http.Post("http://"+os.Args[1], "text/plain", io.LimitReader(zeros{}, 1<<20))
 			if err != nil {
@@ -49,6 +60,47 @@ func main() {
 	}
 	io.Copy(io.Discard, os.Stdin)
 }
+
+// A rawConn reads out of the descriptor of a connection, as grpc does, and now and then by Read.
+type rawConn struct {
+	*net.TCPConn
+	raw   syscall.RawConn
+	reads int
+}
+
+func newRaw(c net.Conn, err error) (net.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	return &rawConn{TCPConn: c.(*net.TCPConn), raw: raw}, err
+}
+
+func (c *rawConn) Read(b []byte) (n int, err error) {
+	if c.reads++; c.reads%3 == 0 {
+		return c.TCPConn.Read(b)
+	}
+	if c.reads%3 == 1 { // and leaves some
+		b = b[:min(len(b), 100)]
+	}
+	if rawErr := c.raw.Read(func(fd uintptr) bool {
+		n, err = syscall.Read(int(fd), b)
+		return err != syscall.EAGAIN
+	}); rawErr != nil {
+		return 0, rawErr
+	}
+	if err != nil {
+		return 0, err
+	}
+	if n == 0 && len(b) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+type rawListener struct{ net.Listener }
+
+func (l rawListener) Accept() (net.Conn, error) { return newRaw(l.Listener.Accept()) }
 
 type zeros struct{}
 
@@ -193,6 +245,8 @@ func TestGoBuild(t *testing.T) {
 	for name, client := range clients {
 		t.Run(name, func(t *testing.T) { check(t, nil, server, client, "SMC-D", "SMC-D") })
 	}
+	t.Run("raw", func(t *testing.T) { check(t, []string{"RAW=1"}, server, clients["tags"], "SMC-D", "SMC-D") })
+	t.Run("raw plain", func(t *testing.T) { check(t, []string{"RAW=1"}, plain, server, "TCP") })
 	t.Run("plain client", func(t *testing.T) { check(t, nil, server, plain, "TCP") })
 	t.Run("plain server", func(t *testing.T) { check(t, nil, plain, server, "TCP") })
 	t.Run("disabled", func(t *testing.T) { check(t, []string{"GOSMC_DISABLED=1"}, server, server) })
