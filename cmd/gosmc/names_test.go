@@ -37,7 +37,7 @@ func TestNames(t *testing.T) {
 		{"ueid add A.1", exitOK, ""},
 		{"ueid add A.1", exitFailure, path + " has ueid A.1 already"},
 		{"ueid add a", exitUsage, "only capital letters are allowed"},
-		{"ueid add", exitUsage, "ueid add takes 1 arguments, but got 0"},
+		{"ueid add", exitUsage, "ueid add takes 1 argument, but got 0"},
 		{"ueid sub", exitUsage, `ueid has no command "sub", but add, `},
 		{"ueid show", exitOK, "B.1\nA.1\n"},
 		{"ueid --json", exitOK, path},
