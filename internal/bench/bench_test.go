@@ -130,8 +130,8 @@ func TestChooseBenchmarks(t *testing.T) {
 	if err != nil || slices.ContainsFunc(all, fetching) || len(all) != len(rows)-4 {
 		t.Errorf("Choose(nothing) = %d, %v, want all %d but the four that fetch programs", len(all), err, len(rows))
 	}
-	if pods, err := Choose([]string{"pod"}); err != nil || len(pods) != 10 || pods[0].Name != "pod-pingpong" {
-		t.Errorf(`Choose("pod") = %v, %v, want the ten rows`, pods, err)
+	if pods, err := Choose([]string{"pod"}); err != nil || len(pods) != 11 || pods[0].Name != "pod-pingpong" {
+		t.Errorf(`Choose("pod") = %v, %v, want the eleven rows`, pods, err)
 	}
 	if programs, err := Choose([]string{"go"}); err != nil || len(programs) != 4 || !fetching(programs[0]) {
 		t.Errorf(`Choose("go") = %v, %v, want the four rows`, programs, err)

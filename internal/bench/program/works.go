@@ -199,10 +199,11 @@ type Talk struct {
 	OneCPU  bool     // to the same
 	Foreign bool     // the client is bare in every round
 	All     bool     // the server serves all connections at a time
+	Short   bool     // connections that are short stay TCP, as they do by default
 }
 
 // Work is the work of a row.
-func (w Talk) Work() *Work { return &Work{run: w.run} }
+func (w Talk) Work() *Work { return &Work{run: w.run, short: w.Short} }
 
 func (w Talk) run(l *lab, _ string) (r Result, err error) {
 	talk := filepath.Join(l.home.dir, "talk")
@@ -246,6 +247,11 @@ func (w Talk) run(l *lab, _ string) (r Result, err error) {
 		w.Mode, l.place.connect(), strings.TrimSpace(port), strconv.Itoa(client),
 		strconv.FormatFloat(l.span.Seconds(), 'f', 3, 64),
 	}, w.Args...)
+	if w.Short {
+		if _, err := l.measure(start(talk, args...)); err != nil { // learns that these are short
+			return r, err
+		}
+	}
 	a, err := l.measure(start(talk, args...))
 	if err != nil {
 		return r, err
