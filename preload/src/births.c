@@ -328,6 +328,7 @@ static void before_fork(void)
 	options_settle_all();
 	epoll_settle_all();
 	quiet_over_all();
+	holders_forking();
 	__atomic_fetch_add(&generation, 1, __ATOMIC_SEQ_CST);
 	ring_forking();
 	hidden_forking();
@@ -339,7 +340,15 @@ static void forked(void)
 	if (!guard_on()) /* nobody asks for it any more */
 		process = (pid_t)SYS(getpid);
 	ring_forked();
+	holders_forked();
 	hidden_drop();
+}
+
+/* not_forked is for this process if none was made. */
+static void not_forked(void)
+{
+	ring_not_forked();
+	holders_not_forked();
 }
 
 /* after_fork is for either process; child is the result of fork. */
@@ -350,7 +359,7 @@ static long after_fork(long child)
 	else
 		hidden_forked();
 	if (child < 0)
-		ring_not_forked();
+		not_forked();
 	return child;
 }
 
@@ -466,7 +475,7 @@ EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argument
 	r = next.clone(begin, stack, flags, &b, parent, tls, child);
 	hidden_forked();
 	if (r < 0)
-		ring_not_forked();
+		not_forked();
 	return r;
 }
 

@@ -114,12 +114,54 @@ bool end_still(int fd, struct end *e)
 }
 
 /*
- * end_alone says whether nobody but this process can have the descriptor: it was not dup'ed, nor passed on,
- * and no process was forked since.
+ * regained says whether the processes that had a descriptor as well, since one was forked, have closed
+ * it all. What they have kept of the connection is this process's then.
+ */
+static bool regained(struct end *e)
+{
+	uint32_t generation = births_generation(); /* before it asks: who forks now adds a holder first */
+
+	if (!holders_alone(e))
+		return false;
+	__atomic_fetch_or(&e->never, options_gone((int)(e - ends)), __ATOMIC_SEQ_CST);
+	holders_forget(e);
+	__atomic_store_n(&e->generation, generation, __ATOMIC_SEQ_CST);
+	return generation == births_generation();
+}
+
+/* end_own is end_alone where this is known to be the process whose memory this is. */
+bool end_own(const struct end *e)
+{
+	if (__atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation())
+		return true;
+	return __builtin_expect(__atomic_load_n(&e->held, __ATOMIC_RELAXED) != 0, 0) && regained(&ends[e - ends]);
+}
+
+/*
+ * end_alone says whether nobody but this process can have the descriptor: it was not dup'ed, nor passed
+ * on, and no process was forked since that has it still.
  */
 bool end_alone(const struct end *e)
 {
-	return __atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation() && !end_foreign();
+	return !end_foreign() && end_own(e);
+}
+
+/* end_held is the record of a descriptor's holders, 0 if it has none. */
+uint32_t end_held(int fd)
+{
+	return __atomic_load_n(&ends[fd].held, __ATOMIC_SEQ_CST);
+}
+
+/* ends_candidates does something with each descriptor that may be given to a process that is forked, as nothing here waits for it by epoll. */
+void ends_candidates(void (*what)(struct end *e))
+{
+	for (int fd = 0; fd < ends_top(); fd++) {
+		struct end *e = &ends[fd];
+
+		if (__atomic_load_n(&e->cookie, __ATOMIC_RELAXED) && e->held == 0 && !__atomic_load_n(&e->watched, __ATOMIC_SEQ_CST) &&
+		    __atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation())
+			what(e);
+	}
 }
 
 static void drop(struct ring **where)
@@ -144,6 +186,7 @@ void end_drop(int fd)
 		return;
 	edges_closed(fd);
 	quiet_over(fd, false);
+	holders_leave(e); /* a connection goes on where others have it */
 	admission_ended(e);
 	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
 	drop(&e->out);
@@ -176,7 +219,8 @@ static void born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint3
 	e->cork = CORK_KERNEL;
 	e->turns = e->turned = e->answers = e->edges = e->watched = e->on = e->admission = e->loop = 0;
 	e->waits = waits;
-	e->sent = e->seen = 0;
+	e->sent = e->seen = e->asked = 0;
+	holders_forget(e);
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 	__atomic_store_n(&e->cookie, cookie, __ATOMIC_RELEASE);
@@ -251,6 +295,7 @@ void end_shared(int fd)
 		options_settle(fd);
 		__atomic_fetch_or(&e->never, NEVER_OUT | NEVER_IN, __ATOMIC_SEQ_CST);
 		__atomic_store_n(&e->generation, 0, __ATOMIC_SEQ_CST);
+		holders_share(e);
 		gift_drop(e);
 	}
 }
@@ -302,6 +347,7 @@ void end_replaced(int fd, uint64_t cookie, bool waits)
 	drop(&e->out);
 	drop(&e->in);
 	gift_drop(e);
+	holders_leave(e);
 	e->never = NEVER_OUT | NEVER_IN | (never & (ASKED_ROOM | GONE_SHUT | GONE_RESET));
 	__atomic_store_n(&e->generation, 0, __ATOMIC_SEQ_CST);
 	e->waits = waits;

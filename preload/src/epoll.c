@@ -383,7 +383,7 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 	w = &watches[fd];
 	plain = op == EPOLL_CTL_DEL || (ev && !(ev->events & ~PLAIN));
 	known = w->serial == s->serial && w->cookie == e->cookie && end_still(fd, e);
-	later = plain && alone(s) && s->owner == ring_thread() && e->generation == births_generation();
+	later = plain && alone(s) && s->owner == ring_thread() && end_own(e);
 	if (known && later) {
 		r = change(s, w, op, fd, ev);
 	} else {
@@ -394,7 +394,7 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 		r = SYS(epoll_ctl, epfd, op, fd, ev);
 		if (r == 0 && op != EPOLL_CTL_DEL)
 			edges_registered_as(epfd, fd, ev->events);
-		if (r == 0 && plain && op != EPOLL_CTL_DEL && alone(s) && e->generation == births_generation() && end_is(fd, e))
+		if (r == 0 && plain && op != EPOLL_CTL_DEL && alone(s) && end_own(e) && end_is(fd, e))
 			learn(s, epfd, w, e, ev);
 	}
 	set_unlock(s);

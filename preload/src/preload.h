@@ -281,6 +281,11 @@ int ends_top(void);
 void ring_forking(void);
 void ring_not_forked(void);
 void ring_forked(void);
+
+/* holders.c */
+void holders_forking(void);
+void holders_not_forked(void);
+void holders_forked(void);
 void shake_start(const char *v);
 
 /* epoll.c */

@@ -396,6 +396,8 @@ struct end {
 	uint32_t watched; /* an epoll instance has it */
 	uint32_t on;	 /* options that the end has on, and the kernel's socket not yet: options.c */
 	uint32_t loop; /* the serial of the only instance that has had it, or LOOP_POLLS and the only thread that has polled it. 0: none; LOOP_OTHERS: several, or select */
+	uint32_t held;	    /* one more than the place of its record: holders.c. 0: none */
+	uint64_t asked;	    /* when the kernel was last asked about a process that has it, too */
 	uint32_t admission; /* where it is to be noted whether it was short: admission.c. 0: nowhere, or it is */
 };
 
@@ -431,7 +433,17 @@ void end_adopt(int fd);
 int end_of(struct ring *const *where, bool *out);
 bool end_is(int fd, const struct end *e);
 bool end_still(int fd, struct end *e);
+bool end_own(const struct end *e);
 bool end_alone(const struct end *e);
+uint32_t end_held(int fd);
+void ends_candidates(void (*what)(struct end *e));
+
+/* holders.c */
+void holders_forget(struct end *e);
+void holders_share(struct end *e);
+void holders_leave(struct end *e);
+bool holders_alone(struct end *e);
+
 #define GATE_CLOSED 0x80000000u
 #define gate_enter(gate) gate_enter_from(gate, (uintptr_t)__builtin_frame_address(0))
 #define gate_exit(gate) gate_exit_from(gate, (uintptr_t)__builtin_frame_address(0))

@@ -8,7 +8,7 @@ import (
 )
 
 // Cases of testdata/forks.c.
-var forkCases = []string{"blocked", "often", "within", "otherwise"}
+var forkCases = []string{"blocked", "often", "within", "otherwise", "server", "again", "shared", "executed"}
 
 // TestForks has a program make processes while it makes connections, first bare, then with the library that is committed.
 func TestForks(t *testing.T) {

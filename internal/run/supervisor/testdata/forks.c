@@ -5,6 +5,7 @@
 #include "moved.h"
 
 #include <pty.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/time.h>
 
@@ -248,6 +249,286 @@ static void test_otherwise(void)
 	}
 }
 
+static pid_t forked(void)
+{
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (child == 0)
+		CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+	return child;
+}
+
+static void ended(pid_t child)
+{
+	int status;
+
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* takes_turns is the client of echoes. */
+static void takes_turns(int c)
+{
+	for (int i = 0; i < 100; i++) {
+		CHECK(write(c, buf, LARGE) == LARGE);
+		for (ssize_t r, n = LARGE; n; n -= r)
+			CHECK((r = read(c, buf, (size_t)n)) > 0);
+	}
+}
+
+static int most_rings; /* that this process had at a time: one ends with its direction */
+
+static void echoes(int s)
+{
+	for (ssize_t n; (n = read(s, buf, LARGE)) != 0;) {
+		int rings = mapped_rings();
+
+		CHECK(n > 0);
+		most_rings = rings > most_rings ? rings : most_rings;
+		for (ssize_t sent = 0, r; sent < n; sent += r)
+			CHECK((r = write(s, buf + sent, (size_t)(n - sent))) > 0);
+	}
+}
+
+/* A server that makes a process for each connection, and closes its own descriptor: both directions get rings. */
+static void test_server(void)
+{
+	struct sockaddr_in at;
+	int l = server(&at);
+	pid_t servant = forked();
+
+	CHECK(pipe(go) == 0);
+	if (servant == 0) {
+		for (int i = 0; i < 5; i++) {
+			int s = accept(l, NULL, NULL);
+			pid_t child = forked();
+
+			if (child == 0) {
+				close(l);
+				CHECK(read(go[0], buf, 1) == 1); /* it is closed there */
+				echoes(s);
+				CHECK(most_rings == (moved() ? 2 : 0));
+				_exit(0);
+			}
+			close(s);
+			CHECK(write(go[1], "x", 1) == 1);
+			ended(child);
+		}
+		_exit(0);
+	}
+	close(l);
+	for (int i = 0; i < 5; i++) {
+		int c = connected_to(&at);
+
+		CHECK(as_it_should(c));
+		takes_turns(c);
+		CHECK(mapped_rings() == (moved() ? 2 : 0));
+		close(c);
+	}
+	ended(servant);
+}
+
+/* A process that is still there when the one that it has made has ended is alone again. So is one that could make none. */
+static void test_again(void)
+{
+	for (int i = 0; i < 2; i++) {
+		struct sockaddr_in at;
+		int l = server(&at), s;
+		pid_t client = forked();
+
+		if (client == 0) {
+			takes_turns(connected_to(&at));
+			_exit(0);
+		}
+		CHECK((s = accept(l, NULL, NULL)) >= 0);
+		if (i == 0) {
+			pid_t child = forked();
+
+			if (child == 0)
+				_exit(0);
+			ended(child);
+		} else
+			CHECK(syscall(SYS_clone, CLONE_FS | CLONE_NEWNS | SIGCHLD, 0, 0, 0, 0) == -1);
+		usleep(100000); /* the kernel is not asked all the time */
+		most_rings = 0;
+		echoes(s);
+		CHECK(most_rings == (moved() ? 2 : 0));
+		close(s);
+		close(l);
+		ended(client);
+	}
+}
+
+/* parts reads part of a stream of numbered words in one process, and says which. */
+static void part(int fd, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = first, word; i < first + n; i++)
+		CHECK(recv(fd, &word, sizeof(word), MSG_WAITALL) == sizeof(word) && word == i);
+}
+
+#define WORDS 65536u
+
+static void numbers(int c)
+{
+	static uint32_t words[LARGE / 4];
+
+	for (uint32_t i = 0; i < 3 * WORDS; i++) {
+		words[i % (LARGE / 4)] = i;
+		if (i % (LARGE / 4) == LARGE / 4 - 1)
+			CHECK(send(c, words, LARGE, 0) == LARGE);
+	}
+}
+
+static void pass(int over, int fd)
+{
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(sizeof(int))];
+	} u = {.h = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+	struct iovec one = {"", 1};
+	struct msghdr m = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+
+	memcpy(CMSG_DATA(&u.h), &fd, sizeof(fd));
+	CHECK(sendmsg(over, &m, 0) == 1);
+}
+
+static int passed(int over)
+{
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(sizeof(int))];
+	} u;
+	char c;
+	struct iovec one = {&c, 1};
+	struct msghdr m = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+	int fd;
+
+	CHECK(recvmsg(over, &m, 0) == 1 && CMSG_FIRSTHDR(&m));
+	memcpy(&fd, CMSG_DATA(&u.h), sizeof(fd));
+	return fd;
+}
+
+/*
+ * Two processes read a connection in turn, which a third one had as well: the process that was forked, and what keeps the
+ * connection where its maker has closed it. 0: the maker itself, which does not; 1: one that it was passed to; 2: a copy of
+ * the maker's descriptor; 3: a process that its child has made.
+ */
+static void shares(int how)
+{
+	struct sockaddr_in at;
+	int l = server(&at), turns[2][2], over[2];
+	pid_t client = forked(), maker, third = -1;
+
+	if (client == 0) {
+		numbers(connected_to(&at));
+		_exit(0);
+	}
+	for (int i = 0; i < 2; i++)
+		CHECK(pipe(turns[i]) == 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, over) == 0);
+	if (how == 1 && (third = forked()) == 0) {
+		int s = passed(over[1]);
+
+		CHECK(read(turns[0][0], buf, 1) == 1);
+		part(s, WORDS, WORDS);
+		CHECK(write(turns[1][1], "x", 1) == 1);
+		_exit(0);
+	}
+	maker = forked();
+	if (maker == 0) {
+		int s = accept(l, NULL, NULL), copy = -1;
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (child == 0) {
+			pid_t other = how == 3 ? forked() : -1;
+
+			if (other == 0) {
+				CHECK(read(turns[0][0], buf, 1) == 1);
+				part(s, WORDS, WORDS);
+				CHECK(write(turns[1][1], "x", 1) == 1);
+				_exit(0);
+			}
+			usleep(200000); /* the others have done all of it */
+			part(s, 0, WORDS);
+			CHECK(mapped_rings() == 0 && write(turns[0][1], "x", 1) == 1 && read(turns[1][0], buf, 1) == 1);
+			part(s, 2 * WORDS, WORDS);
+			CHECK(read(s, buf, 1) == 0 && write(over[0], "over", 4) == 4);
+			_exit(0);
+		}
+		if (how == 1) {
+			pass(over[0], s);
+			close(s);
+			_exit(0);
+		}
+		if (how == 2) {
+			CHECK((copy = dup(s)) >= 0);
+			close(s);
+			s = copy;
+		}
+		if (how != 3) {
+			CHECK(read(turns[0][0], buf, 1) == 1);
+			part(s, WORDS, WORDS);
+			CHECK(write(turns[1][1], "x", 1) == 1);
+		}
+		close(s);
+		ended(child);
+		_exit(0);
+	}
+	close(l);
+	ended(maker);
+	if (third > 0)
+		ended(third);
+	CHECK(recv(over[1], buf, 4, MSG_WAITALL) == 4);
+	ended(client);
+	for (int i = 0; i < 4; i++)
+		close(turns[i / 2][i % 2]);
+	close(over[0]);
+	close(over[1]);
+}
+
+static void test_shared(void)
+{
+	for (int how = 0; how < 4; how++)
+		shares(how);
+}
+
+/* So does a program that was executed: nobody knows what it does with its descriptors. */
+static void test_executed(void)
+{
+	extern char **environ;
+	char *const argv[] = {"sleep", "1", NULL};
+	struct sockaddr_in at;
+	int l = server(&at);
+	pid_t client = forked(), maker;
+
+	if (client == 0) {
+		takes_turns(connected_to(&at));
+		_exit(0);
+	}
+	maker = forked();
+	if (maker == 0) {
+		int s = accept(l, NULL, NULL);
+		pid_t child = fork(), program;
+
+		CHECK(child >= 0);
+		if (child == 0) {
+			usleep(200000);
+			echoes(s);
+			CHECK(most_rings == 0);
+			_exit(0);
+		}
+		CHECK(posix_spawnp(&program, "sleep", NULL, NULL, argv, environ) == 0);
+		close(s);
+		ended(child);
+		ended(program);
+		_exit(0);
+	}
+	close(l);
+	ended(client);
+	ended(maker);
+}
+
 static const struct {
 	const char *name;
 	void (*test)(void);
@@ -256,6 +537,10 @@ static const struct {
 	{"often", test_often},
 	{"within", test_within},
 	{"otherwise", test_otherwise},
+	{"server", test_server},
+	{"again", test_again},
+	{"shared", test_shared},
+	{"executed", test_executed},
 };
 
 int main(int argc, char **argv)
