@@ -20,6 +20,7 @@ import (
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/agent"
 	"github.com/gosmc/smc/internal/child"
+	"github.com/gosmc/smc/internal/pairing"
 	"github.com/gosmc/smc/internal/port"
 )
 
@@ -48,15 +49,18 @@ type agentMessage struct {
 // ErrNoPairing says that an agent cannot introduce programs here.
 var ErrNoPairing = errors.New("the kernel pairs no sockets")
 
+var errLeft = errors.New("the programs of an agent that does not run are attached; " +
+	"start it: systemctl start gosmc-agent; or take them away: gosmc agent --detach")
+
 // New makes a site, for root. When ctx ends its agent is killed. It removes the directories and control
 // groups of sites whose makers were killed.
 func New(ctx context.Context) (s *Site, err error) {
 	s = new(Site)
-	defer func() {
+	defer func(made *Site) {
 		if err != nil {
-			s.Close()
+			made.Close()
 		}
-	}()
+	}(s)
 	sweep(os.TempDir()) // rule: TestNewSweeps
 	if s.held, err = makeHeld(os.TempDir()); err != nil {
 		return nil, err
@@ -67,6 +71,9 @@ func New(ctx context.Context) (s *Site, err error) {
 	}
 	if introducing(ctx) {
 		return s, nil
+	}
+	if marked() { // rule: TestMarked: marked() -> false
+		return nil, errLeft
 	}
 	if s.group, err = makeGroup(); err != nil {
 		return nil, fmt.Errorf("a control group for containers: %w", err)
@@ -101,6 +108,18 @@ func introducing(ctx context.Context) bool {
 	}
 	var s agent.Status
 	return err == nil && json.Unmarshal(answer.Status, &s) == nil && s.Introductions.Enabled
+}
+
+// marked reports whether the programs of an agent see the sockets of this process already. They stay
+// when that ends, and mark the containers' sockets in place of ours.
+func marked() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	_, err = pairing.ServiceName(uintptr(fd))
+	return err == nil || errors.Is(err, pairing.ErrNoName)
 }
 
 // makeGroup makes a control group in that of this process.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/gosmc/smc/internal/smctest"
@@ -49,5 +50,37 @@ func TestClose(t *testing.T) {
 	case <-s.agent.Exited():
 	default:
 		t.Error("the agent has not ended")
+	}
+}
+
+// A site whose programs would not be the first to see the containers' sockets is not made.
+func TestMarked(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make control groups")
+	}
+	s, err := New(t.Context())
+	if errors.Is(err, ErrNoPairing) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	own := filepath.Dir(s.group.Name())
+	enter := func(group string) error {
+		return os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0)
+	}
+	if err := enter(s.group.Name()); err != nil {
+		t.Fatal(err)
+	}
+	second, err := New(t.Context())
+	if err := enter(own); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, errLeft) {
+		t.Errorf("New = %v, want %v", err, errLeft)
+	}
+	if second != nil {
+		second.Close()
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 )
 
-// NGINX is wrk with so many clients to nginx with two workers. bytes is the size of the file; 0 is
+// NGINX is wrk with so many clients to nginx with two workers, or with one where wrk has only one other
+// processor: three busy programs on two processors measure the scheduler. bytes is the size of the file; 0 is
 // the one that the transport names.
 func NGINX(clients, bytes int) *Work {
 	return &Work{
@@ -41,15 +43,16 @@ func (l *lab) nginx(bytes int) (port int, err error) {
 		return 0, err
 	}
 	conf := filepath.Join(l.dir, "nginx.conf")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, `daemon off; pid %s/pid; error_log stderr warn; worker_processes 2;
+	workers := min(2, max(1, runtime.NumCPU()-1))
+	if err := os.WriteFile(conf, fmt.Appendf(nil, `daemon off; pid %s/pid; error_log stderr warn; worker_processes %d;
 events { worker_connections 1024; }
 http {
-  access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000;
+  access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000; open_file_cache max=16;
   client_body_temp_path %[1]s/t1; proxy_temp_path %[1]s/t2; fastcgi_temp_path %[1]s/t3;
   uwsgi_temp_path %[1]s/t4; scgi_temp_path %[1]s/t5;
-  server { listen %s:%d; root %s; }
+  server { listen %[3]s:%[4]d; root %[5]s; }
 }
-`, l.dir, l.place.listen(), port, root), 0o644); err != nil {
+`, l.dir, workers, l.place.listen(), port, root), 0o644); err != nil {
 		return 0, err
 	}
 	return port, l.serve(port, l.command("nginx", "-c", conf, "-p", l.dir, "-e", "stderr"))
