@@ -93,7 +93,10 @@ func main() {
 	}
 	names := regexp.MustCompile(`[ ,]+`).Split(strings.Trim(*only, " ,"), -1)
 	chosen := slices.DeleteFunc(slices.Clone(trials), func(t trial) bool {
-		return *only != "" && !slices.Contains(names, t.name) || *small && !t.small
+		if *only != "" {
+			return !slices.Contains(names, t.name)
+		}
+		return *small && !t.small
 	})
 	if flag.NArg() != 0 || len(chosen) == 0 {
 		fmt.Fprintln(os.Stderr, "container-test: no such part; -list has the names")
