@@ -45,29 +45,36 @@ func TestClass(t *testing.T) {
 	}
 }
 
-// TestGain bounds gains by the time that a busy program needs itself.
+// TestGain bounds gains by the time that a busy program needs itself, where no row is about the program.
 func TestGain(t *testing.T) {
 	table := Shipped()
+	many, redis := shipped[rowsOf[work{class: Many}]].Expected, shipped[rowsOf[work{server: "redis-server", class: Many}]].Expected
+	nginx := shipped[rowsOf[work{server: "nginx", class: Few}]].Expected
 	for _, tt := range []struct {
 		name      string
-		class     Class
+		work      work
 		loads     []load
 		low, high float64 // of the expected gain
 		bound     string
 	}{
-		{"no load", Many, nil, 6, 6, ""},
-		{"idle", Many, []load{{0.1, 0.1}}, 6, 6, ""},
-		{"kernel", Many, []load{{0.05, 0.95}, {0.3, 0.1}}, 6, 6, ""},
-		{"half", Many, []load{{0.5, 0.5}}, 1.8, 1.9, "processor"},
-		{"own work", Bulk, []load{{0.9, 0.1}}, 1.05, 1.15, "processor"},
-		{"short", Short, []load{{0.9, 0.1}}, 0.85, 0.85, ""},
+		{"no load", work{class: Many}, nil, many, many, ""},
+		{"idle", work{class: Many}, []load{{0.1, 0.1}}, many, many, ""},
+		{"kernel", work{class: Many}, []load{{0.02, 0.98}, {0.3, 0.1}}, many, many, ""},
+		{"half", work{class: Many}, []load{{0.5, 0.5}}, 1.8, 1.9, "processor"},
+		{"own work", work{class: Bulk}, []load{{0.9, 0.1}}, 1.05, 1.15, "processor"},
+		{"short", work{class: Short}, []load{{0.9, 0.1}}, table.rows[work{class: Short}].Expected, 1, ""},
+		{"a server with a row", work{server: "redis-server", class: Many}, []load{{0.3, 0.7}}, redis, redis, ""},
+		{"the same, with more work", work{server: "redis-server", class: Many}, []load{{0.8, 0.2}}, 1.2, 1.3, "processor"},
+		{"another server with a row", work{server: "nginx", class: Few}, []load{{0.3, 0.7}}, nginx, nginx, ""},
+		{"a server without", work{server: "other", class: Many}, []load{{0.3, 0.7}}, 2.6, 2.8, "processor"},
+		{"a server without a row for it", work{server: "nginx", class: Bulk}, nil, 3, 6, ""},
 	} {
-		g := table.gain(tt.class, tt.loads)
+		g := table.gain(tt.work, tt.loads)
 		if g == nil || g.Expected < tt.low || g.Expected > tt.high || g.Bound != tt.bound || g.Low > g.Expected || g.High < g.Expected {
 			t.Errorf("%s: %+v, want %v to %v", tt.name, g, tt.low, tt.high)
 		}
 	}
-	if g := table.gain(Stranger, nil); g != nil {
+	if g := table.gain(work{class: Stranger}, nil); g != nil {
 		t.Errorf("of a stranger: %+v", g)
 	}
 }
@@ -82,14 +89,14 @@ func TestTable(t *testing.T) {
 	}
 	write(`{"schema":1,"benchmarks":[{"name":"run-iperf3","results":[{"transport":"tcp","median":2,"min":1,"max":4},
 		{"transport":"run","median":8,"min":6,"max":10}]},{"name":"run-redis","results":[]},
-		{"name":"run-connect","results":[{"transport":"tcp"},{"transport":"run","median":1,"min":1,"max":1}]}]}`)
+		{"name":"run-oneshot-apache","results":[{"transport":"tcp"},{"transport":"run","median":1,"min":1,"max":1}]}]}`)
 	table, err := ReadTable(file)
-	if got, want := table.rows[Bulk], (Gain{1.5, 4, 10, "run-iperf3", ""}); err != nil || got != want || table.Source != file {
+	if got, want := table.rows[work{class: Bulk}], (Gain{1.5, 4, 10, "run-iperf3", ""}); err != nil || got != want || table.Source != file {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 	for _, class := range []Class{Many, Short} {
-		if table.rows[class] != Shipped().rows[class] {
-			t.Errorf("%s: %+v", class, table.rows[class])
+		if table.rows[work{class: class}] != Shipped().rows[work{class: class}] {
+			t.Errorf("%s: %+v", class, table.rows[work{class: class}])
 		}
 	}
 	for text, want := range map[string]string{"x": "is no output of", "{}": "has no row that is of use", `{"benchmarks":[{"name":"run-redis"}]}`: "has no row"} {

@@ -70,8 +70,8 @@ type Report struct {
 	Notes       []string `json:"notes"` // about what could not be seen
 }
 
-// Sample follows the TCP connections of the machine for a time, or until ctx ends. The error is that
-// of the kernel, which did not list the connections of our own network namespace.
+// Sample follows the TCP connections of the machine for a time, or until ctx ends. The error is
+// the kernel's, which did not list the connections of our own network namespace.
 func Sample(ctx context.Context, o Options) (*Report, error) {
 	s := newSampler()
 	if err := s.sample(ctx, o.For); err != nil {
@@ -135,7 +135,7 @@ func (s *sampler) judge(p *pair, o *Options, peers config.Peers, seconds float64
 	servers, clients := s.loads(p.servers), s.loads(p.clients)
 	loads = append(append(loads, servers...), clients...)
 	r.Obstacle = s.obstacle(p, o, r.Where)
-	r.Gain = o.Table.gain(r.Class, loads)
+	r.Gain = o.Table.gain(work{r.Server, r.Class, r.Class == Bulk && p.out > p.in}, loads)
 	switch {
 	case r.Class == Short:
 		r.Advice = "leave it: connections are too short to gain"
