@@ -13,6 +13,7 @@ import (
 
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/agent"
+	"github.com/gosmc/smc/internal/measure"
 	"github.com/gosmc/smc/internal/metrics"
 	"github.com/gosmc/smc/internal/port"
 )
@@ -141,7 +142,7 @@ func (f *agentFlags) serve(cmd *cobra.Command) error {
 		defer func() { stop(); <-served }()
 	}
 	return agent.Serve(ctx, agent.Config{
-		Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPairing: f.noPairing || f.noIntroduce, NoPort: f.noPort, Policy: policy, Logger: logger,
+		Version: measure.ModuleVersion(), Socket: f.socket, Cgroup: f.cgroup, Pins: f.pins, NoOption: f.noOption, NoPairing: f.noPairing || f.noIntroduce, NoPort: f.noPort, Policy: policy, Logger: logger,
 		NoIntroduce: f.noIntroduce, Introduce: users, Keeper: []string{"/proc/self/exe", agent.KeeperVerb},
 	})
 }

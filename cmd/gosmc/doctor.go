@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gosmc/smc/internal/doctor"
+	"github.com/gosmc/smc/internal/measure"
 )
 
 // A doctorReport is the output of doctor --json.
@@ -20,13 +21,13 @@ type doctorReport struct {
 }
 
 func newDoctorCommand() *cobra.Command {
-	var asJSON, fixes, serve bool
+	var asJSON, fixes, serve, echo bool
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "doctor [flags] [HOST:PORT | PID | SERVICE]",
 		Short: "Check what keeps connections on TCP, and name the remedies",
 		Long: `Check this machine, one server or one program: each finding that keeps connections on TCP has
-its remedy below it. The order is that of the conditions: what is checked first decides first.
+its remedy below it. Conditions are checked in order: the first that fails decides.
 
 Without an argument these are checked: shared memory, the configuration, run directories that are switched
 off, limits, the programs of 'gosmc run' with their supervisors and libraries, programs that 'gosmc run' has
@@ -37,7 +38,7 @@ and those of its children; with SERVICE, the main process of that service of sys
 If HOST is another machine, and a UEID is configured, the command connects to the server as a program with package smc
 does: it checks TCP, TCP option 254, the CLC handshake and the first link of SMC-R, and sends nothing to the program there.
 If 'gosmc doctor --serve' runs there, on a port of its own, the command also learns which way packets get lost, and has
-bytes sent back, to see whether packets of full size pass.
+bytes sent back, to see whether packets of full size pass. --echo does so with an echo server, such as one on AF_SMC.
 
 The exit status is 1 if a finding is a warning or a failure. Root looks at the programs of all users;
 another user at its own.`,
@@ -52,6 +53,9 @@ another user at its own.`,
 			if serve && len(args) == 0 {
 				return usagef("doctor --serve needs an address to listen on, HOST:PORT or :PORT")
 			}
+			if echo && (len(args) == 0 || !strings.Contains(args[0], ":")) {
+				return usagef("doctor --echo needs the HOST:PORT of an echo server")
+			}
 			if len(args) > 1 {
 				return usagef("doctor takes one HOST:PORT, PID or SERVICE, but got %q, too", args[1])
 			}
@@ -59,16 +63,14 @@ another user at its own.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if serve {
-				return serveDoctor(cmd, args[0], asJSON || fixes || dir != "")
+				return serveDoctor(cmd, args[0], asJSON || fixes || echo || dir != "")
 			}
-			o := doctor.Options{Dir: dir, Obstacle: ownObstacle()}
+			o := doctor.Options{Dir: dir, Obstacle: ownObstacle(), Echo: echo, Version: measure.ModuleVersion()}
 			if len(args) > 0 {
 				o.Subject = args[0]
-				if strings.Contains(o.Subject, ":") {
-					if err := checkAddr(o.Subject); err != nil {
-						return err
-					}
-				}
+			}
+			if err := checkAddr(o.Subject); err != nil && strings.Contains(o.Subject, ":") {
+				return err
 			}
 			report, err := doctor.Examine(cmd.Context(), o)
 			if err != nil {
@@ -93,6 +95,7 @@ another user at its own.`,
 	cmd.Flags().StringVar(&dir, "dir", "", "look at the programs of the run directory `DIR` only")
 	completeDirs(cmd, "dir")
 	cmd.Flags().BoolVar(&serve, "serve", false, "answer the checks of other machines on HOST:PORT, until interrupted")
+	cmd.Flags().BoolVar(&echo, "echo", false, "the server on another machine sends back all that it gets: have it do so")
 	cmd.Flags().BoolVar(&fixes, "fix", false, "print the remedies only, a line for each")
 	return cmd
 }

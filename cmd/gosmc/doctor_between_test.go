@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/option"
@@ -141,19 +142,26 @@ func (h *twoHosts) doctor(t *testing.T) doctorReport {
 	return r
 }
 
-// agent starts an agent whose programs are for this test alone.
-func withAgent(t *testing.T) {
+// withAgent starts an agent whose programs are for this test alone.
+func withAgent(t *testing.T, more ...string) {
 	t.Helper()
 	root, err := bpf.CgroupRoot()
 	if err != nil {
 		t.Skip(err)
 	}
 	socket := filepath.Join(t.TempDir(), "socket")
-	flags := []string{"--socket", socket, "--pins", filepath.Join(smctest.MountBPF(t), "gosmc"), "--cgroup", smctest.EnterCgroup(t, root)}
+	group := smctest.EnterCgroup(t, root)
+	flags := []string{"--socket", socket, "--pins", filepath.Join(smctest.MountBPF(t), "gosmc"), "--cgroup", group}
 	t.Setenv(port.EnvSocket, socket)
-	a := startAgent(t, slices.Concat(flags, []string{"--no-introduce", "--no-port"})...)
+	a := startAgent(t, slices.Concat(flags, more)...)
 	t.Cleanup(func() { // before the control group is removed
 		a.end(t)
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			list, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
+			if err == nil && strings.Count(string(list), "\n") <= 1 {
+				break // supervisors of programs have ended, too
+			}
+		}
 		if got := gosmc(t, "", append([]string{"agent", "--detach"}, flags...)...); got != (outcome{}) {
 			t.Errorf("detach: %+v", got)
 		}
@@ -269,7 +277,7 @@ func TestDoctorBetween(t *testing.T) {
 	for _, tt := range betweenFaults {
 		t.Run(strings.ReplaceAll(tt.name, " ", "-"), func(t *testing.T) {
 			if tt.agent {
-				withAgent(t)
+				withAgent(t, "--no-introduce", "--no-port")
 			}
 			standard := withPeers
 			if tt.agent {

@@ -108,6 +108,8 @@ var faults = []fault{
 			t.Fatal(err)
 		}
 	}, want: []string{"shared-memory: ", "65534"}, more: true},
+	{name: "too little memory", inject: func(t *testing.T, f *faulty) { f.configure(t, "memory 4KiB\n") },
+		want: []string{"shared-memory: Connections within this machine stay TCP: ", "not enough memory", "-> "}},
 	{name: "too few open files", inject: func(t *testing.T, f *faulty) {
 		f.prefix = []string{"sh", "-c", `ulimit -n 24; exec "$@"`, "sh"}
 	}, want: []string{"shared-memory: ", "ulimit -n", "-> Raise the limit on open files"}, more: true},

@@ -16,7 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/config"
 )
 
-// sharedProgram is a server, of a user that it becomes if there is one, or with a port a client. The client says of each of 20 connections whether it is one of TCP (2) or not (1), as
+// sharedProgram is a server at the address AT of the environment, of a user that it becomes if there is one, or with a port a client. The client says of each of 20 connections whether it is one of TCP (2) or not (1), as
 // the kernel has it.
 const sharedProgram = `
 use IO::Socket;
@@ -25,7 +25,7 @@ $> = $uid if $uid;
 $| = 1;
 if ($port) {
 	for (1 .. 20) {
-		my $c = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$port") or die;
+		my $c = IO::Socket::INET->new(PeerAddr => ($ENV{AT} // "127.0.0.1") . ":$port") or die;
 		my $domain = pack("i", 0);
 		my $length = pack("i", 4);
 		syscall($getsockopt, fileno($c), 1, 39, $domain, $length) == 0 or die $!; # SOL_SOCKET, SO_DOMAIN
@@ -34,7 +34,7 @@ if ($port) {
 	}
 	print "\n";
 } else {
-	my $l = IO::Socket::INET->new(Listen => 10, LocalAddr => "127.0.0.1");
+	my $l = IO::Socket::INET->new(Listen => 10, LocalAddr => $ENV{AT} // "127.0.0.1");
 	print $l->sockport, "\n";
 	while (my $c = $l->accept) { sysread($c, my $b, 1); syswrite($c, "x"); }
 }

@@ -34,9 +34,10 @@ type Config struct {
 	Cgroup string // control group that can ask for the option; empty for the root of them all
 	Pins   string // where programs are pinned; empty for [bpf.DefaultPins]
 
-	NoOption  bool // do not write TCP option 254
-	NoPairing bool // do not pair sockets
-	NoPort    bool // do not share ports
+	Version   string // of the command
+	NoOption  bool   // do not write TCP option 254
+	NoPairing bool   // do not pair sockets
+	NoPort    bool   // do not share ports
 	Policy    Policy
 
 	NoIntroduce bool             // do not introduce processes to each other
@@ -74,6 +75,7 @@ type Agent struct {
 // Status is the answer that [port.Ask] gets for "status".
 type Status struct {
 	PID     int            `json:"pid"`
+	Version string         `json:"version"` // of the command
 	Started time.Time      `json:"started"`
 	Socket  string         `json:"socket"`
 	Pins    string         `json:"pins"`
@@ -462,7 +464,7 @@ func send(c *net.UnixConn, answer port.Answer, fd int) error {
 // Status returns the agent's state and counts.
 func (a *Agent) Status() (Status, error) {
 	s := Status{
-		PID: os.Getpid(), Started: a.started, Socket: a.cfg.Socket, Pins: a.cfg.Pins,
+		PID: os.Getpid(), Version: a.cfg.Version, Started: a.started, Socket: a.cfg.Socket, Pins: a.cfg.Pins,
 		Ports: []PortStatus{}, Vacant: []VacantStatus{},
 	}
 	if a.option != nil {

@@ -40,7 +40,8 @@ type trial struct {
 }
 
 // between connects to a server on another host, and names the first condition that fails.
-// The connection sends no byte to the program there, unless that is 'gosmc doctor --serve'.
+// The connection sends no byte to the program there, unless that is 'gosmc doctor --serve', or one that
+// sends back what it gets, as the options say.
 func (r *Report) between(ctx context.Context, server netip.AddrPort) {
 	ctx, cancel := context.WithTimeout(ctx, betweenTimeout+plainTimeout+2*talkTimeout)
 	defer cancel()
@@ -60,7 +61,9 @@ func (r *Report) between(ctx context.Context, server netip.AddrPort) {
 		return
 	}
 	defer c.Close()
-	t.listen(c)
+	if !r.opts.Echo { // a server that only answers says nothing by itself
+		t.listen(c)
+	}
 	if c.Mode() == conn.ModeTCP {
 		r.stayedTCP(t, c)
 		return

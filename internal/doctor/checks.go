@@ -61,6 +61,7 @@ func (r *Report) machine(ctx context.Context) {
 	default:
 		r.add(OK, "shared-memory", "Programs of this user can share memory, by the run directory "+
 			probe.Dir, "")
+		checkSelf(ctx, r)
 	}
 	for _, l := range probe.Limits {
 		const most = 80 // percent
@@ -74,6 +75,9 @@ func (r *Report) machine(ctx context.Context) {
 		r.add(Warn, "smc-r", "A UEID is configured, but SMC-R with other machines cannot be used: "+
 			probe.Capabilities.SMCRv2.Why, cmp.Or(probe.Capabilities.SMCRv2.Advice,
 			"docs/smcr.md says what SMC-R needs: an interface with an address, and a peer or an agent"))
+	}
+	if !off {
+		checkAgent(ctx, r, probe)
 	}
 	r.rdma() // rule: cmd/gosmc TestDoctorFaults
 	g := survey.Ask(ctx, r.opts.Dir)
@@ -315,8 +319,11 @@ func sameServer(a, b string) bool {
 func remedyOf(what, server string) string {
 	for _, r := range []struct{ in, fix string }{
 		{"nobody listens", "start the server, by 'gosmc run PROGRAM'"},
-		{"memory is not shared between users",
-			"start both as one user; setpriv --reuid USER gosmc run PROGRAM"},
+		{"no agent introduces them", "sudo systemctl enable --now gosmc-agent; without systemd: sudo gosmc " +
+			"agent"},
+		{"memory is not shared between users", "start both as one user: setpriv --reuid USER gosmc run " +
+			"PROGRAM; or an agent, which introduces users: sudo systemctl enable --now gosmc-agent"},
+		{"the policy of users here", "gosmc policy add users NAME"},
 		{"it is a Go program", "a Go program: 'gosmc go build' compiles it so that it uses SMC; docs/go.md"},
 		{"library cannot be loaded", "docs/run.md has the programs that can be moved"},
 		{"was not started by 'gosmc run'", "start it by 'gosmc run PROGRAM'; a service by 'gosmc service " +

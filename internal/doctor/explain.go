@@ -7,12 +7,17 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/inventory"
+	"github.com/gosmc/smc/internal/netns"
 	"github.com/gosmc/smc/internal/run/inspect"
+	"github.com/gosmc/smc/internal/run/procs"
 	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/survey"
 )
@@ -37,6 +42,7 @@ type Server struct {
 		Reason string `json:"reason"`
 	} `json:"library"`
 
+	uid       int  // of the client
 	elsewhere bool // the address is none of this machine, and nothing before that decides
 }
 
@@ -67,8 +73,8 @@ func Explain(ctx context.Context, address, program string, args []string, uid in
 	}
 	hosts := survey.Ask(ctx, "")
 	for _, server := range servers {
-		e := Server{Server: server.String(), Listen: policy.Listen.RefusesListener(server)}
-		e.follow(server, program, args, uid, s, policy, obstacle)
+		e := Server{Server: server.String(), uid: uid, Listen: policy.Listen.RefusesListener(server)}
+		e.follow(ctx, server, program, args, uid, s, policy, obstacle)
 		e.library(server, uid, s, policy, &hosts)
 		e.libraryShort(server, program, args, uid, s)
 		r.Servers = append(r.Servers, e)
@@ -113,7 +119,10 @@ func resolve(ctx context.Context, address string) ([]netip.AddrPort, error) {
 }
 
 // follow takes the steps that a program of 'gosmc run' would.
-func (e *Server) follow(server netip.AddrPort, program string, args []string, uid int, s *config.Settings, policy *config.Policy, obstacle string) {
+func (e *Server) follow(
+	ctx context.Context, server netip.AddrPort, program string, args []string, uid int,
+	s *config.Settings, policy *config.Policy, obstacle string,
+) {
 	e.Mode = inventory.ModeUnix
 	step := func(ok bool, what string, args ...any) bool {
 		what = fmt.Sprintf(what, args...)
@@ -145,16 +154,36 @@ func (e *Server) follow(server netip.AddrPort, program string, args []string, ui
 		return
 	}
 	who := "somebody"
+	inside := false // of another network namespace
+	if !seen.Local {
+		if other, found := lookInside(server, uid); found { // rule: cmd/gosmc TestExplainNamespace: ; found -> ; found && false
+			seen, inside = other, true
+		}
+	}
 	if seen.PID != 0 {
 		who = fmt.Sprintf("%d/%s", seen.PID, cmp.Or(seen.Command, "n/a"))
 	}
-	e.elsewhere = !seen.Local
+	where := fmt.Sprintf("%s is %san address of this machine", server.Addr(), not(seen.Local))
+	switch e.elsewhere = !seen.Local; {
+	case inside:
+		where += ", in another network namespace"
+		if seen.Obstacle == "" || seen.Apart != "" {
+			seen.Apart = "the programs are in different network namespaces"
+			seen.Obstacle = seen.Apart + ", and no agent introduces them"
+		}
+	case e.elsewhere && os.Geteuid() != 0:
+		where += "'s network namespace; others can be seen by root"
+	}
 	switch {
-	case !step(seen.Local, "%s is %san address of this machine", server.Addr(), not(seen.Local)):
+	case !step(seen.Local, "%s", where):
 	case !step(seen.Listens, "%s listens on it", cmp.Or(map[bool]string{true: who, false: "nobody"}[seen.Listens], who)):
 	case policy.Listen.Refuses(server) != "":
 		step(false, "%s", policy.Listen.Refuses(server))
 	default:
+		e.introduce(ctx, &seen, policy)
+		if seen.Apart != "" && seen.Obstacle == "" {
+			step(true, "%s: the agent introduces them", seen.Apart)
+		}
 		how := "it was started by 'gosmc run', and its supervisor answers"
 		if seen.Library {
 			how = "it uses package smc, and takes connections of 'gosmc run'"
@@ -164,6 +193,62 @@ func (e *Server) follow(server netip.AddrPort, program string, args []string, ui
 		}
 	}
 }
+
+// introduce takes the obstacle between two programs away if the agent introduces them.
+func (e *Server) introduce(ctx context.Context, seen *inspect.Server, policy *config.Policy) {
+	if seen.Apart == "" || !survey.Introduces(ctx).Available {
+		return
+	}
+	switch {
+	case seen.Hidden:
+		seen.Obstacle = seen.Apart + ": the agent introduces the two if both were started by 'gosmc run'; " +
+			"ask as root, as you may not look at the server"
+		seen.Apart = ""
+	case seen.UID != e.uid && !policy.Users.Admits(seen.UID, true): // rule: cmd/gosmc TestExplainIntroduced: !policy.Users.Admits(seen.UID, true) -> false
+		seen.Obstacle = seen.Apart + ", and the policy of users here refuses the server's" +
+			From(config.UsersWord)
+		seen.Apart = ""
+	default:
+		seen.Obstacle = ""
+	}
+}
+
+// lookInside looks at a server in the other network namespaces of this machine, which only root can enter. Of
+// several with its address, one in which somebody listens counts.
+func lookInside(server netip.AddrPort, uid int) (seen inspect.Server, found bool) {
+	if os.Geteuid() != 0 {
+		return seen, false
+	}
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return seen, false
+	}
+	known := map[string]bool{own: true}
+	for _, pid := range procs.List(procs.Dir) {
+		path := filepath.Join(procs.Dir, strconv.Itoa(pid), "ns/net")
+		name, err := os.Readlink(path)
+		if err != nil || known[name] || len(known) == maxNamespaces {
+			continue
+		}
+		known[name] = true
+		var s inspect.Server
+		err = netns.InFile(path, func() (err error) {
+			s, err = inspect.Look(server, uid)
+			return err
+		})
+		switch {
+		case err != nil || !s.Local: // another one may have it
+		case s.Listens:
+			return s, true
+		case !found:
+			seen, found = s, true
+		}
+	}
+	return seen, found
+}
+
+// maxNamespaces bounds the network namespaces that are looked into.
+const maxNamespaces = 1024
 
 // admission takes the step that tells whether connections of a program are left to TCP because
 // those before were short.

@@ -13,6 +13,10 @@ type Options struct {
 	Dir string
 	// Obstacle says why 'gosmc run' leaves every program to TCP here; empty: it does not.
 	Obstacle string
+	// Echo says that the server on another host sends back what it gets: the check sends bytes then.
+	Echo bool
+	// Version is the version of this command.
+	Version string
 }
 
 // A Report has the findings about a subject.

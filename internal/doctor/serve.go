@@ -279,10 +279,11 @@ func readLine(r io.Reader, start string) ([]byte, error) {
 // data has the server send bytes back: few, which fit into one small packet, and then many, which
 // need packets of the path's full MTU.
 func (r *Report) data(t *trial, h *host.Host, c conn.Conn) {
-	if t.peer == nil {
+	if t.peer == nil && !r.opts.Echo {
 		r.add(OK, "data", t.at("the link works; whether packets of full size pass was not tested, "+
 			"as another program listens there"),
-			"run 'gosmc doctor --serve' there, and this command with its port")
+			"run 'gosmc doctor --serve' there, and this command with its port; or, with a server that "+
+				"sends back what it gets, 'gosmc doctor --echo'")
 		return
 	}
 	const few, many = 64, 1 << 20

@@ -2,6 +2,7 @@ package smctest
 
 import (
 	"os"
+	"strconv"
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/option"
@@ -22,6 +23,11 @@ func Apart() {
 	pairing.Name = 0x50414954                 // rule: TestApart
 	pairing.NameOption = 0x534d4e54           // rule: TestApart
 	port.SystemSocket = os.DevNull + "/agent" // rule: TestApart
+}
+
+// LibraryTokens is the variable by which the library of 'gosmc run' asks for the tokens of [Apart].
+func LibraryTokens() (name, value string) {
+	return "GOSMC_RUN_TOKENS", strconv.FormatUint(uint64(pairing.Name), 10)
 }
 
 // ClearEnvironment takes away the settings that the environment, the configuration file, the agent

@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/bureau"
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/pairing"
 	"github.com/gosmc/smc/internal/port"
@@ -40,4 +43,36 @@ func Pairing(ctx context.Context, dir string) control.Capability {
 		c.Why = "the agent: " + status.Pairing.Reason
 	}
 	return c
+}
+
+// Introduces says whether the agent introduces programs of this network namespace to others of this
+// machine, whatever their users and namespaces are, and otherwise why not. The agent gets to know the
+// namespace by the question, so its name may come a moment later.
+func Introduces(ctx context.Context) control.Capability {
+	if c := Pairing(ctx, ""); !c.Available {
+		return c
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return control.Capability{Why: err.Error()}
+	}
+	defer unix.Close(fd)
+	list := port.Paths("")
+	for end := time.Now().Add(bureau.NameTime); ; time.Sleep(bureau.NamePause) {
+		name, err := pairing.ServiceName(uintptr(fd))
+		if err == nil {
+			list = append(list, "@"+name)
+		}
+		if !errors.Is(err, pairing.ErrNoName) || time.Now().After(end) {
+			break
+		}
+	}
+	for _, at := range list {
+		var d net.Dialer
+		if c, err := d.DialContext(ctx, "unixpacket", at); err == nil {
+			c.Close()
+			return control.Capability{Available: true}
+		}
+	}
+	return control.Capability{Why: "the agent does not answer: it was stopped, or killed"}
 }

@@ -28,6 +28,12 @@ type Server struct {
 	// Obstacle says why a program of 'gosmc run' stays with TCP there, "" if it does not. It is a
 	// clause about the server: "its policy ...".
 	Obstacle string
+	// Apart is a clause about what separates the two programs, where the agent introduces programs in
+	// spite of it: the Obstacle holds where no agent does. UID is then the server's user.
+	Apart string
+	UID   int
+	// Hidden says that the server's process may not be looked at: it may not be a program of 'gosmc run'.
+	Hidden bool
 }
 
 // CheckDir returns an error if the environment of this process names a run directory that programs
@@ -52,6 +58,7 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 			owner := []Connection{{Inode: uint64(l.Inode)}}
 			owners(owner)
 			s.Listens, s.PID, s.Command, socketOf = true, owner[0].PID, owner[0].Command, l.UID
+			s.UID = int(l.UID)
 		}
 	}
 	if !s.Listens {
@@ -71,12 +78,13 @@ func Look(server netip.AddrPort, uid int) (s Server, err error) {
 	// A server that was started again, and left to TCP, may find the link of a supervisor that was
 	// killed with it before.
 	if err == nil && filepath.Base(target) == target && left(dir, s.PID) == "" { // rule: TestExplainLeft: left(dir, s.PID) == "" -> true
-		s.Obstacle = unusable(filepath.Join(dir, target), socketOf, uid)
+		s.Obstacle, s.Apart = unusable(filepath.Join(dir, target), socketOf, uid)
 		owner, err := procs.OwnerOf(filepath.Join(dir, target))
 		s.Library = err == nil && owner == s.PID // rule: cmd/gosmc TestExplainLibrary: owner == s.PID -> owner < 0
 		return s, nil
 	}
-	s.Obstacle = unannounced(s.PID, socketOf, uid, server, dir)
+	s.Obstacle, s.Apart = unannounced(s.PID, socketOf, uid, server, dir)
+	s.Hidden = !visible(s.PID)
 	return s, nil
 }
 
@@ -96,22 +104,22 @@ func ShortBefore(server netip.AddrPort, program, script string, uid int) admissi
 }
 
 // unusable says why a program of a user cannot use the supervisor that has announced a port, "" if
-// it can. The listener belongs to socketOf.
-func unusable(socket string, socketOf uint32, uid int) string {
+// it can. The listener belongs to socketOf. apart is as in [Server].
+func unusable(socket string, socketOf uint32, uid int) (why, apart string) {
 	var st unix.Stat_t
 	if err := unix.Stat(socket, &st); err == nil && int(st.Uid) != uid { // rule: cmd/gosmc TestRunExplain
 		return startedByOther(st.Uid, socketOf, uid)
 	}
 	if !proto.Answers(socket) {
-		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again"
+		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again", ""
 	}
-	return ""
+	return "", ""
 }
 
 // unannounced says why no supervisor has announced the port of a server. pid is a process that
 // listens, 0 if it is not known; its socket belongs to socketOf. dir is the directory of
-// supervisors in which a program of the user uid looks.
-func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir string) string {
+// supervisors in which a program of the user uid looks. apart is as in [Server].
+func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir string) (why, apart string) {
 	maps, err := procs.ReadFile(filepath.Join(procs.Dir, strconv.Itoa(pid)), "maps")
 	switch {
 	case pid == 0 || err != nil || len(maps) == 0:
@@ -119,61 +127,71 @@ func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir s
 			return otherUser(socketOf, uid)
 		}
 		for program, why := range leftIn(dir) {
-			return "its process cannot be looked at from here, but 'gosmc run' has left " + program + " to TCP: " + why
+			return "its process cannot be looked at from here, but 'gosmc run' has left " + program + " to TCP: " + why, ""
 		}
-		return "it was not started by 'gosmc run', or its process cannot be looked at from here: ask as root"
+		return "it was not started by 'gosmc run', or its process cannot be looked at from here: ask as root", ""
 	case !procs.Loaded(maps):
 		if readOnlyFor(pid, above(dir)) { // a note in there is an older one's
-			return "it was not started by 'gosmc run', or that could do nothing, as " + above(dir) + " is read-only for it"
+			return "it was not started by 'gosmc run', or that could do nothing, as " + above(dir) + " is read-only for it", ""
 		}
 		if why := left(dir, pid); why != "" {
-			return "'gosmc run' has left it to TCP: " + why
+			return "'gosmc run' has left it to TCP: " + why, ""
 		}
 		exe := filepath.Join(procs.Dir, strconv.Itoa(pid), "exe")
 		if why := Obstacle(exe); why != "" {
-			return "the library cannot be loaded into it: " + why
+			return "the library cannot be loaded into it: " + why, ""
 		}
-		return "it was not started by 'gosmc run'"
+		return "it was not started by 'gosmc run'", ""
 	case disabled(pid):
-		return "SMC is switched off for it (GOSMC_DISABLED)"
+		return "SMC is switched off for it (GOSMC_DISABLED)", ""
 	}
 	socket := procs.Supervisor(pid)
 	supervisor, err := procs.OwnerOf(socket)
 	if err != nil {
-		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again"
+		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again", ""
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(procs.Dir, strconv.Itoa(supervisor)), &st); err == nil && int(st.Uid) != uid {
 		return startedByOther(st.Uid, socketOf, uid)
 	} else if err == nil && st.Uid != socketOf {
-		return fmt.Sprintf("it has become %s before it listened, and is not the process that 'gosmc run' has become: let that one listen, or put 'gosmc run' where it is %s", userName(int(socketOf)), userName(int(socketOf)))
+		return fmt.Sprintf("it has become %s before it listened, and is not the process that 'gosmc run' has become: let that one listen, or put 'gosmc run' where it is %s", userName(int(socketOf)), userName(int(socketOf))), ""
 	}
 	if theirs := filepath.Dir(socket); !sameFile(theirs, dir) {
-		return fmt.Sprintf("its run directory is %s, and a program here would use %s: set GOSMC_DIR to the same for both", above(theirs), above(dir))
+		apart = fmt.Sprintf("its run directory is %s, and a program here would use %s", above(theirs), above(dir))
+		return apart + ": set GOSMC_DIR to the same for both", apart
 	}
 	if why := refusal(pid, server, false); why != "" {
-		return "its own policy leaves the address out: " + why
+		return "its own policy leaves the address out: " + why, ""
 	}
 	ours, _ := os.Readlink("/proc/self/ns/net")
 	if theirs, err := os.Readlink(filepath.Join(procs.Dir, strconv.Itoa(supervisor), "ns/net")); err == nil && theirs != ours {
-		return "its supervisor is in another network namespace: start the server by a 'gosmc run' in this one"
+		apart = "its supervisor is in another network namespace"
+		return apart + ": start the server by a 'gosmc run' in this one", apart
 	}
-	return "its listener is not announced: another program of 'gosmc run' had the port first, a process without the library has accepted connections there, or the supervisor has too many listeners"
+	return "its listener is not announced: another program of 'gosmc run' had the port first, a process without the library has accepted connections there, or the supervisor has too many listeners", ""
+}
+
+// visible reports whether a process may be looked at.
+func visible(pid int) bool {
+	maps, err := procs.ReadFile(filepath.Join(procs.Dir, strconv.Itoa(pid)), "maps")
+	return pid != 0 && err == nil && len(maps) > 0
 }
 
 // startedByOther says that a server was started by another user than the client's, and which user
-// it has become.
-func startedByOther(started, now uint32, client int) string {
+// it has become. apart is as in [Server].
+func startedByOther(started, now uint32, client int) (why, apart string) {
 	if started == now { // rule: cmd/gosmc TestRunShared: started == now -> true
 		return otherUser(started, client)
 	}
-	return fmt.Sprintf("it was started as %s and has become %s, and memory is not shared between users: start the client as %s, or the server by a 'gosmc run' of the client's user",
-		userName(int(started)), userName(int(now)), userName(int(started)))
+	apart = fmt.Sprintf("it was started as %s and has become %s", userName(int(started)), userName(int(now)))
+	return fmt.Sprintf("%s, and memory is not shared between users: start the client as %s, or the server by a 'gosmc run' of the client's user",
+		apart, userName(int(started))), apart
 }
 
-// otherUser says that a server is another user's.
-func otherUser(theirs uint32, ours int) string {
-	return fmt.Sprintf("it runs as %s and the client as %s, and memory is not shared between users: start both as one user", userName(int(theirs)), userName(ours))
+// otherUser says that a server is another user's. apart is as in [Server].
+func otherUser(theirs uint32, ours int) (why, apart string) {
+	apart = fmt.Sprintf("it runs as %s and the client as %s", userName(int(theirs)), userName(ours))
+	return apart + ", and memory is not shared between users: start both as one user", apart
 }
 
 // userName names a user, as redis (102).
