@@ -65,6 +65,7 @@ package-test: ## as root: are packages the same twice? install, upgrade, downgra
 
 test: vet ## vet, and every test: what to run after cloning
 	go test -timeout 60m ./...
+	cd examples && go vet ./... && go test ./...
 
 check: lint race fuzz ## what a change must pass: all that 'make test' does, and more
 
@@ -90,6 +91,7 @@ staticcheck:
 
 tidy: # fails if go.mod or go.sum would change
 	go mod tidy -diff
+	cd examples && go mod tidy -diff
 
 race: # every test with the race detector, in random order
 	go test -race -shuffle=on ./...

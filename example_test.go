@@ -2,12 +2,15 @@ package smc_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"expvar"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
 
@@ -197,4 +200,31 @@ func ExampleFileListener() {
 		log.Fatal(err)
 	}
 	log.Fatal(http.Serve(l, nil))
+}
+
+// A program shows the numbers of its host beside its other variables, at /debug/vars. Programs that
+// use the default host take smc.DefaultHost(). Collectors for Prometheus and OpenTelemetry are in the
+// directory examples of the repository.
+func ExampleHost_Stats() {
+	host, err := smc.NewHost(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer host.Close()
+	expvar.Publish("smc", expvar.Func(func() any { return host.Stats() }))
+
+	page := httptest.NewRecorder()
+	expvar.Handler().ServeHTTP(page, httptest.NewRequest("GET", "/debug/vars", nil))
+	var variables struct {
+		SMC struct {
+			Modes map[string]struct {
+				Client uint64 `json:"client"`
+			} `json:"modes"`
+		} `json:"smc"`
+	}
+	if err := json.Unmarshal(page.Body.Bytes(), &variables); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(variables.SMC.Modes["SMC-D"].Client, "connections of SMC-D were dialed")
+	// Output: 0 connections of SMC-D were dialed
 }

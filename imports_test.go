@@ -82,8 +82,9 @@ var mayImport = map[string][]string{
 	"internal/rendezvous": {"wire/...", "internal/attempts", "internal/ism", "internal/late", "internal/rundir", "internal/user"},
 	// Not host, not a fabric: it has paths to a peer, and tells an owner the result of a handshake.
 	"internal/handshake": {"wire", "wire/clc", "internal/conn", "internal/control", "internal/core", "internal/late", "internal/transport"},
-	"internal/host":      {"wire/...", "internal/admission", "internal/attempts", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/introduce", "internal/paired", "internal/pnet", "internal/ism", "internal/option", "internal/stream", "internal/rendezvous", "internal/ring", "internal/run/broker", "internal/run/client", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
-	".":                  {"wire/...", "internal/config", "internal/conn", "internal/host", "internal/plain"},
+	"internal/counters":  {"wire/clc", "wire/llc", "internal/conn", "internal/control", "internal/stream"}, // not host: it is told
+	"internal/host":      {"wire/...", "internal/counters", "internal/admission", "internal/attempts", "internal/conn", "internal/control", "internal/core", "internal/handshake", "internal/introduce", "internal/paired", "internal/pnet", "internal/ism", "internal/option", "internal/stream", "internal/rendezvous", "internal/ring", "internal/run/broker", "internal/run/client", "internal/rundir", "internal/config", "internal/sysinfo", "internal/tcpwatch", "internal/rnic", "internal/transport", "internal/smcd", "internal/smcr"},
+	".":                  {"wire/...", "internal/config", "internal/conn", "internal/control", "internal/host", "internal/plain"},
 	"internal/plain":     {"wire/clc", "internal/pnet"},  // not host: it stands in for it on systems other than Linux
 	"internal/frame":     {},                             // headers around an IP packet; of no protocol above it
 	"internal/capture":   {"internal/frame"},             // packets; of protocols only the parts needed to choose them

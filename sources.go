@@ -13,7 +13,7 @@ import (
 //go:linkname sources
 //go:embed *.go wire/*.go wire/*/*.go
 //go:embed internal/admission/*.go internal/attempts/*.go internal/config/*.go internal/conn/*.go
-//go:embed internal/bureau/*.go internal/control/*.go
+//go:embed internal/bureau/*.go internal/control/*.go internal/counters/*.go
 //go:embed internal/core/*.go internal/dispose/*.go internal/handshake/*.go internal/host/*.go internal/ism/*.go
 //go:embed internal/ism/sockets/*.go internal/introduce/*.go internal/late/*.go internal/link/*.go internal/llcflow/*.go internal/near/*.go internal/paired/*.go internal/pairing/*.go
 //go:embed internal/option/*.go internal/plain/*.go internal/pnet/*.go internal/port/*.go internal/rdma/*.go

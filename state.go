@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/gosmc/smc/wire/clc"
 )
@@ -27,6 +28,16 @@ var modeNames = [...]string{ModeTCP: "TCP", ModeSMCD: "SMC-D", ModeSMCR: "SMC-R"
 
 // MarshalText implements [encoding.TextMarshaler].
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler]: it takes the names that String returns.
+func (m *Mode) UnmarshalText(text []byte) error {
+	i := slices.Index(modeNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("smc: mode %q is none of %q", text, modeNames)
+	}
+	*m = Mode(i)
+	return nil
+}
 
 // A State describes a connection: its mode, its peer, and the bytes that have passed through it.
 type State struct {

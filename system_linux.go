@@ -1,8 +1,13 @@
 package smc
 
 import (
+	"math"
+	"slices"
+	"time"
+
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/conn"
+	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/host"
 )
 
@@ -38,6 +43,47 @@ func (s *State) setAgreed(c innerConn) {
 	s.PeerHost, s.PeerOS, s.PeerPID = agreed.PeerHost, agreed.PeerOS, agreed.PeerPID
 	s.ReadBuffer, s.WriteBuffer = c.Buffers()
 	s.Link = c.Link()
+}
+
+// fill fills in the numbers of a host.
+func (s *HostStats) fill(h *innerHost) {
+	st, open := h.Numbers()
+	k := &st.Counters
+	s.Started = st.Started
+	for m, e := range s.Modes {
+		all, server, bytes := k.Connections[m.String()], k.AsServer[m.String()], k.Bytes[m.String()]
+		e.OpenClient, e.OpenServer = open[m].Client, open[m].Server
+		e.Client, e.Server = all-min(all, server), server
+		e.BytesRead, e.BytesWritten = bytes.In, bytes.Out
+		s.Modes[m] = e
+	}
+	for _, f := range k.Fallbacks {
+		s.addFallback(FallbackStats{Code: uint32(f.Code), Tag: f.Tag, Text: f.Text, Client: f.Count - f.AsServer, Server: f.AsServer})
+	}
+	s.sortFallbacks()
+	s.Handshakes = HandshakeStats{Done: k.HandshakesOK, Failed: k.HandshakesFailed, Took: Histogram{
+		Bounds: slices.Clone(control.HandshakeBounds[:]), Counts: slices.Clone(k.HandshakeTimes.Counts[:]),
+		Sum: time.Duration(min(k.HandshakeTimes.Nanoseconds, math.MaxInt64)),
+	}}
+	for _, e := range k.Ends {
+		s.Ends = append(s.Ends, EndStats{Of: e.What, Reason: e.Reason, Count: e.Count})
+	}
+	s.Failovers, s.BuffersFull = k.Failovers, k.BuffersFull
+	s.Doorbells, s.WaitsSpinning, s.WaitsAsleep = k.DoorbellsRung, k.Spins, k.Sleeps
+	for m := range s.LinkGroups {
+		s.LinkGroups[m] = k.Groups[m.String()]
+	}
+	for _, g := range st.Groups {
+		for _, l := range g.Links {
+			s.Links[l.State]++
+		}
+	}
+	s.RMBBytes = k.RMBBytes
+	for _, l := range st.Limits {
+		if l.Limit > 0 && l.Used >= 0 {
+			s.Limits = append(s.Limits, LimitStats{Name: l.Name, Used: l.Used, Limit: l.Limit, Unit: l.Unit})
+		}
+	}
 }
 
 func (c *Config) internal() host.Config {

@@ -34,3 +34,18 @@ func checkBuffer(n int) error { return plain.CheckBuffer(n) }
 
 // setAgreed does nothing: there is no handshake.
 func (s *State) setAgreed(innerConn) {}
+
+// fill fills in the numbers of a host.
+func (s *HostStats) fill(h *innerHost) {
+	n, reason := h.Numbers()
+	s.Started = n.Started
+	s.Modes[ModeTCP] = ModeStats{
+		OpenClient: n.OpenClient, OpenServer: n.OpenServer, Client: n.Client, Server: n.Server,
+		BytesRead: n.In, BytesWritten: n.Out,
+	}
+	if n.Client+n.Server > 0 {
+		s.addFallback(FallbackStats{
+			Code: uint32(reason.Code), Tag: reason.Tag, Text: reason.Sentence, Client: n.Client, Server: n.Server,
+		})
+	}
+}

@@ -108,6 +108,14 @@ type StatusCounters struct {
 	RMBBytes      int64           `json:"rmb_bytes"`   // of the RMBs of SMC-R, now
 }
 
+// AddBytes adds payload to Bytes.
+func (c *StatusCounters) AddBytes(mode string, in, out uint64) {
+	b := c.Bytes[mode]
+	b.In += in
+	b.Out += out
+	c.Bytes[mode] = b
+}
+
 // A ByteCount is payload in both directions, in bytes.
 type ByteCount struct {
 	In  uint64 `json:"in"`

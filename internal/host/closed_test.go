@@ -43,7 +43,7 @@ func TestClosedKeepsNothing(t *testing.T) {
 		_, err := ours[0].Read(make([]byte, 1))
 		read <- err
 	}()
-	smctest.Eventually(t, patience, "a parked reader", func() bool { return client.counters.data.Sleeps.Load() > 0 })
+	smctest.Eventually(t, patience, "a parked reader", func() bool { return client.counters.Data.Sleeps.Load() > 0 })
 	if _, err := theirs[0].Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}

@@ -2,10 +2,8 @@ package host
 
 import (
 	"testing"
-	"time"
 
 	"github.com/gosmc/smc/internal/conn"
-	"github.com/gosmc/smc/internal/control"
 )
 
 // TestCountersByRole checks that a host counts connections, fallbacks and handshake times, and by the side that it had.
@@ -36,7 +34,7 @@ func TestCountersByRole(t *testing.T) {
 		{"client", client, 2, 0, 0, 0, 0, 0, 2},
 		{"disabled", bare, 0, 0, 1, 0, 1, 0, 0},
 	} {
-		k := tt.host.counters.status()
+		k := tt.host.counters.Status()
 		var fallbacks, serverFallbacks, shaken uint64
 		for _, f := range k.Fallbacks {
 			fallbacks += f.Count
@@ -55,19 +53,5 @@ func TestCountersByRole(t *testing.T) {
 		if shaken != tt.shaken || shaken > 0 && k.HandshakeTimes.Nanoseconds == 0 {
 			t.Errorf("%s: %d handshake times of %d ns, want %d", tt.name, shaken, k.HandshakeTimes.Nanoseconds, tt.shaken)
 		}
-	}
-}
-
-// TestHandshakeTimes checks the count that a handshake is in.
-func TestHandshakeTimes(t *testing.T) {
-	var h handshakeTimes
-	for _, d := range []time.Duration{-1, 0, 100 * time.Microsecond, 100*time.Microsecond + 1, time.Minute} {
-		h.add(d)
-	}
-	got := h.status()
-	want := control.HandshakeTimes{Nanoseconds: uint64(time.Minute + 200*time.Microsecond + 1)}
-	want.Counts[0], want.Counts[1], want.Counts[len(want.Counts)-1] = 3, 1, 1
-	if got != want {
-		t.Errorf("handshake times %+v, want %+v", got, want)
 	}
 }

@@ -113,7 +113,7 @@ func (h *Host) Adopt(tcp *net.TCPConn) (conn.Conn, error) {
 	if err := h.add(c); err != nil {
 		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
 	}
-	h.counters.fallback(reason, false)
+	h.counters.FellBack(reason, false)
 	return c, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/counters"
 	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/paired"
 	"github.com/gosmc/smc/internal/pnet"
@@ -45,7 +46,7 @@ type Host struct {
 	pairing   *paired.Point
 	admission *admission.Client
 	rules     rulebook
-	counters  counters
+	counters  counters.Counters
 	sweeper   *conn.Sweeper
 	connEnv   conn.Env // of all connections
 	rnics     *rnic.Set
@@ -125,7 +126,7 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.sweeper = conn.NewSweeper(cfg.SweepEvery, h.smcConns)
 	h.connEnv = conn.Env{
-		Owner: (*connOwner)(h), Logger: cfg.Logger, Stats: &h.counters.data, Dirty: h.sweeper.Wake,
+		Owner: (*connOwner)(h), Logger: cfg.Logger, Stats: &h.counters.Data, Dirty: h.sweeper.Wake,
 		ResetPatience: conn.ResetPatience, WordTime: conn.WordTime,
 	}
 	h.option.source = cfg.Option
@@ -204,10 +205,7 @@ func (h *Host) add(c conn.Conn) error {
 	}
 	h.conns[c] = true
 	h.inUse++
-	h.counters.connections[c.Mode()].Add(1)
-	if !c.Client() { // rule: TestCountersByRole: !c.Client() -> true
-		h.counters.asServer[c.Mode()].Add(1)
-	}
+	h.counters.Added(c.Mode(), c.Client())
 	return nil
 }
 
@@ -222,8 +220,7 @@ func (h *Host) forget(c conn.Conn) {
 	delete(h.conns, c)
 	delete(h.ends[c.Association()], c)
 	in, out := c.Totals()
-	h.counters.bytesIn[c.Mode()].Add(in)
-	h.counters.bytesOut[c.Mode()].Add(out)
+	h.counters.Forgotten(c.Mode(), in, out)
 	c.TraceClosed(in, out)
 	h.checkIdleLocked()
 }

@@ -49,13 +49,6 @@ const (
 	// directory, does without before it tries again.
 	fabricRetry = 5 * time.Second
 
-	// maxFallbackReasons bounds the reasons that are counted; peers can make them up.
-	maxFallbackReasons = 256
-
-	// maxEndReasons bounds the reasons why handshakes, connections and link groups have ended that
-	// are counted.
-	maxEndReasons = 256
-
 	// sweepEvery is how often connections that wrote something are looked at; one that
 	// has been quiet for a whole period gives its pages back. Nothing runs while all are
 	// clean.

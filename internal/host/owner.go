@@ -24,12 +24,10 @@ func (o *connOwner) Forget(c conn.Conn) { (*Host)(o).forget(c) }
 func (o *connOwner) Closed(c conn.Conn) { (*Host)(o).unused(c) }
 
 // FellBack implements [Owner].
-func (o *connOwner) FellBack(r clc.Reason, client bool) { o.counters.fallback(r, client) }
+func (o *connOwner) FellBack(r clc.Reason, client bool) { o.counters.FellBack(r, client) }
 
 // Failed implements [Owner].
-func (o *connOwner) Failed(reason string) {
-	o.counters.ended(endOfConnection, reason) // rule: TestSMCRDataLies
-}
+func (o *connOwner) Failed(reason string) { o.counters.ConnectionFailed(reason) }
 
 // BeginTrace implements [Owner].
 func (o *connOwner) BeginTrace() *conn.Record { return &o.trace.Begin().Record }
@@ -41,19 +39,13 @@ func (o *connOwner) EndTrace(message []byte) { o.trace.End(message) }
 type handshakeOwner Host
 
 // Message implements [handshake.Owner].
-func (o *handshakeOwner) Message(b []byte, sent bool) { o.counters.messages.countCLC(b, sent) }
+func (o *handshakeOwner) Message(b []byte, sent bool) { o.counters.CLC(b, sent) }
 
 // Established implements [handshake.Owner].
-func (o *handshakeOwner) Established(took time.Duration) {
-	o.counters.handshakesOK.Add(1)
-	o.counters.times.add(took)
-}
+func (o *handshakeOwner) Established(took time.Duration) { o.counters.HandshakeDone(took) }
 
 // Failed implements [handshake.Owner].
-func (o *handshakeOwner) Failed(reason string) {
-	o.counters.handshakesFailed.Add(1)
-	o.counters.ended(endOfHandshake, reason) // rule: TestSMCRSilence
-}
+func (o *handshakeOwner) Failed(reason string) { o.counters.HandshakeFailed(reason) }
 
 // A groupOwner is a host as the link groups of a network know it.
 type groupOwner Host
@@ -72,14 +64,14 @@ func (h *groupOwner) GroupEnded(a transport.Association, tell func(count int)) (
 }
 
 // FailedOver implements [smcr.Owner].
-func (h *groupOwner) FailedOver() { h.counters.failovers.Add(1) }
+func (h *groupOwner) FailedOver() { h.counters.FailedOver() }
 
 // Ended implements [smcr.Owner].
-func (h *groupOwner) Ended(what, reason string) { h.counters.ended(what, reason) }
+func (h *groupOwner) Ended(what, reason string) { h.counters.Ended(what, reason) }
 
 // TraceLLC implements [smcr.Owner].
 func (h *groupOwner) TraceLLC(lg *core.LinkGroup, local, peer netip.Addr, message []byte, sent bool) {
-	h.counters.messages.countLLC(message, sent)
+	h.counters.LLC(message, sent)
 	r := traceRecord{Record: conn.Record{Kind: control.TraceLLC, Group: uint32(lg.ID), Client: lg.Key.Role == core.RoleClient, Sent: sent}}
 	r.Local, r.Peer = netip.AddrPortFrom(local, 0), netip.AddrPortFrom(peer, 0)
 	h.trace.Add(&r, message)

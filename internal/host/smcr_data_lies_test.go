@@ -18,8 +18,12 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// endOfLinkGroup is the kind of end that package smcr counts.
-const endOfLinkGroup = "link group"
+// Kinds of ends that a host counts.
+const (
+	endOfHandshake  = "handshake"
+	endOfConnection = "connection"
+	endOfLinkGroup  = "link group"
+)
 
 // checkEnd waits until a host has counted an end for a reason that begins like this.
 func checkEnd(t testing.TB, h *Host, what, reason string) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/counters"
 	"github.com/gosmc/smc/internal/ism"
 	"github.com/gosmc/smc/internal/rendezvous"
 	"github.com/gosmc/smc/internal/transport"
@@ -49,55 +51,22 @@ func (v *controlView) DeleteLink(group uint32, num uint8) (err error) {
 // Status returns a snapshot of the host.
 func (h *Host) Status() control.Status {
 	followed := h.rules.status()
+	s, _ := h.Numbers()
+	s.Config = followed
 	h.mu.Lock()
-	conns := make([]conn.Conn, 0, len(h.conns))
-	for c := range h.conns {
-		conns = append(conns, c)
-	}
-	listeners := make([]*Listener, 0, len(h.listeners))
-	for l := range h.listeners {
-		listeners = append(listeners, l)
-	}
+	conns := slices.Collect(maps.Keys(h.conns))
+	listeners := slices.Collect(maps.Keys(h.listeners))
 	h.mu.Unlock()
 
-	s := control.Status{
-		Started:      h.started,
-		Command:      processName(os.Getpid()),
-		HostName:     h.name,
-		UEIDs:        append([]string{}, h.cfg.UEIDs...),
-		Capabilities: h.capabilityStatus(),
-		Counters:     h.counters.status(),
-		Listeners:    []control.StatusListener{},
-		Connections:  []control.StatusConn{},
-		Groups:       h.groupStatus(),
-		Devices:      h.rnics.Status(),
-		Config:       followed,
+	s.Command = processName(os.Getpid())
+	names := h.Names()
+	s.HostName, s.SEID, s.UEIDs = names.HostName, names.SEID, names.UEIDs
+	s.Capabilities = h.capabilityStatus()
+	s.Listeners, s.Connections = []control.StatusListener{}, []control.StatusConn{}
+	s.Devices = h.rnics.Status()
+	if f := h.openFabricOrNil(); f != nil {
+		s.GID = f.device.GID().String()
 	}
-	if !h.seid.IsZero() {
-		s.SEID = h.seid.String()
-	}
-	var device ism.Stats
-	h.fabricMu.Lock()
-	if h.fabric != nil {
-		s.GID = h.fabric.device.GID().String()
-		device = h.fabric.device.Stats()
-	}
-	h.fabricMu.Unlock()
-	s.Limits = []control.StatusLimit{
-		{Name: "memory", Limit: h.cfg.MemoryBudget, Used: device.Bytes, Unit: "bytes"},
-		{Name: "memory of peers", Limit: h.cfg.MemoryBudget, Used: device.MappedBytes, Unit: "bytes"},
-	}
-	for _, n := range h.networks {
-		used, _ := n.Memory()
-		s.Limits = append(s.Limits, control.StatusLimit{Name: "memory of " + n.Mode().String(), Limit: h.cfg.MemoryBudget, Used: used, Unit: "bytes"})
-	}
-	s.Limits = append(s.Limits, []control.StatusLimit{
-		{Name: "read buffer", Limit: int64(h.cfg.ReadBuffer), Used: -1, Unit: "bytes"},
-		{Name: "peers", Limit: ism.MaxPeers, Used: device.PeersDialed + device.PeersAccepted},
-		{Name: "connections with a peer", Limit: ism.SlotCount, Used: -1},
-		mappings(),
-		openFiles(),
-	}...)
 	for _, l := range listeners {
 		announceLate(l)
 		s.Listeners = append(s.Listeners, l.status())
@@ -109,38 +78,71 @@ func (h *Host) Status() control.Status {
 		s.ConnectionsOmitted = len(conns) - control.MaxConns
 		conns = conns[:control.MaxConns]
 	}
-	s.Counters.Groups = make(map[string]int)
-	for _, f := range h.fabrics() {
-		s.Counters.Groups[f.Mode().String()] = 0
-	}
-	for _, n := range h.networks {
-		_, rmbs := n.Memory()
-		s.Counters.RMBBytes += rmbs
-	}
-	names := make(map[int]string)
 	links := make(map[uint32]uint8) // by group
 	for _, g := range s.Groups {
-		s.Counters.Groups[g.Mode]++
 		if len(g.Links) > 0 {
 			links[g.ID] = g.Links[0].Number
 		}
 	}
+	commands := make(map[int]string)
 	for _, c := range conns {
-		k := connStatus(c, names)
+		k := connStatus(c, commands)
 		k.Link = links[k.Group]
 		if n := c.Link(); n != 0 {
 			k.Link = n
 		}
 		s.Connections = append(s.Connections, k)
 	}
-	// The counters lack the bytes that live connections have moved.
-	for _, c := range s.Connections {
-		b := s.Counters.Bytes[c.Mode]
-		b.In += c.BytesIn
-		b.Out += c.BytesOut
-		s.Counters.Bytes[c.Mode] = b
-	}
 	return s
+}
+
+// Numbers returns the parts of a Status that are numbers: Started, Counters, Limits and Groups, and
+// how many connections there are now. It opens nothing, as Status does.
+func (h *Host) Numbers() (s control.Status, open counters.Open) {
+	s = control.Status{Started: h.started, Groups: h.groupStatus(), Limits: h.limitStatus()}
+	h.mu.Lock()
+	s.Counters = h.counters.Status()
+	for c := range h.conns { // with the lock: else forget could make a sum less than the last one was
+		in, out := c.Totals()
+		s.Counters.AddBytes(c.Mode().String(), in, out) // rule: . TestStatsModes
+		open.Add(c.Mode(), c.Client())                  // rule: . TestStatsModes
+	}
+	h.mu.Unlock()
+	s.Counters.Groups = make(map[string]int)
+	for _, f := range h.fabrics() {
+		s.Counters.Groups[f.Mode().String()] = 0
+	}
+	for _, g := range s.Groups {
+		s.Counters.Groups[g.Mode]++
+	}
+	for _, n := range h.networks {
+		_, rmbs := n.Memory()
+		s.Counters.RMBBytes += rmbs
+	}
+	return s, open
+}
+
+// limitStatus returns the limits, and how much of each is in use.
+func (h *Host) limitStatus() []control.StatusLimit {
+	var device ism.Stats
+	if f := h.openFabricOrNil(); f != nil {
+		device = f.device.Stats()
+	}
+	list := []control.StatusLimit{
+		{Name: "memory", Limit: h.cfg.MemoryBudget, Used: device.Bytes, Unit: "bytes"},
+		{Name: "memory of peers", Limit: h.cfg.MemoryBudget, Used: device.MappedBytes, Unit: "bytes"},
+	}
+	for _, n := range h.networks {
+		used, _ := n.Memory()
+		list = append(list, control.StatusLimit{Name: "memory of " + n.Mode().String(), Limit: h.cfg.MemoryBudget, Used: used, Unit: "bytes"})
+	}
+	return append(list,
+		control.StatusLimit{Name: "read buffer", Limit: int64(h.cfg.ReadBuffer), Used: -1, Unit: "bytes"},
+		control.StatusLimit{Name: "peers", Limit: ism.MaxPeers, Used: device.PeersDialed + device.PeersAccepted},
+		control.StatusLimit{Name: "connections with a peer", Limit: ism.SlotCount, Used: -1},
+		mappings(),
+		openFiles(),
+	)
 }
 
 // capabilityStatus reports the capabilities of the host. It opens the device, so that the answer is
@@ -240,7 +242,10 @@ func openFiles() control.StatusLimit {
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) == nil {
 		l.Limit = int64(min(r.Cur, 1<<62))
 	}
-	if names, err := os.ReadDir("/proc/self/fd"); err == nil {
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/fd", &st) == nil && st.Size > 0 { // since Linux 6.2: their number
+		l.Used = st.Size
+	} else if names, err := os.ReadDir("/proc/self/fd"); err == nil {
 		l.Used = int64(len(names))
 	}
 	return l

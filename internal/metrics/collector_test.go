@@ -260,3 +260,19 @@ func TestText(t *testing.T) {
 		}
 	}
 }
+
+// TestLabels checks labels of codes, and that each limit that a host has is known by its name.
+func TestLabels(t *testing.T) {
+	for code, want := range map[control.ReasonCode]string{
+		0: "0x00000000", control.ReasonCode(clc.DiagDisabled): "0x7e010011", 0x12345678: other,
+	} {
+		if got := codeLabel(code); got != want {
+			t.Errorf("codeLabel(%#x) = %q, want %q", uint32(code), got, want)
+		}
+	}
+	for _, name := range []string{"memory", "memory of peers", "memory of SMC-R", "peers", "memory mappings", "open files"} {
+		if got := known(name, limitLabels); got != name {
+			t.Errorf("the limit %q has the label %q", name, got)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -67,7 +68,7 @@ func known(word string, list []string) string {
 // codeLabel is the label of a reason's code, if the catalogue has it.
 func codeLabel(code control.ReasonCode) string {
 	if slices.ContainsFunc(clc.Reasons(), func(r clc.Reason) bool { return r.Code == clc.Diagnosis(code) }) {
-		return code.String()
+		return fmt.Sprintf("0x%08x", uint32(code)) // rule: TestLabels: uint32(code)) -> uint32(code)+1)
 	}
 	return other
 }
@@ -188,7 +189,7 @@ var (
 	groupModes  = []string{"SMC-D", "SMC-R"}
 	linkStates  = []string{"LINK_ACTIVATING", "LINK_ACTIVE", "LINK_LEAVING", "LINK_INACTIVE"}
 	limitLabels = []string{
-		"memory", "memory of peers", "memory of SMC-R", "peers", "connections with a peer", "mappings", "open files",
+		"memory", "memory of peers", "memory of SMC-R", "peers", "connections with a peer", "memory mappings", "open files",
 	}
 )
 

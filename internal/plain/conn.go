@@ -33,6 +33,7 @@ type Options struct {
 type Conn struct {
 	host    *Host
 	tcp     *net.TCPConn
+	client  bool
 	in, out atomic.Uint64 // bytes
 
 	mu      sync.Mutex

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/wire/clc"
@@ -35,6 +36,7 @@ type Host struct {
 	reason clc.Reason // of every connection
 
 	mu        sync.Mutex
+	numbers   Numbers // without the bytes of connections that there are
 	closing   bool
 	conns     map[*Conn]struct{}
 	listeners map[*Listener]struct{}
@@ -56,7 +58,37 @@ func New(cfg Config) (*Host, error) {
 	}
 	reason := clc.Lookup(clc.DiagNotSupported, clc.OSUnspecified)
 	reason.Sentence = fmt.Sprintf("SMC needs Linux; this is %s.", runtime.GOOS)
-	return &Host{dir: cfg.Dir, reason: reason, conns: make(map[*Conn]struct{}), listeners: make(map[*Listener]struct{})}, nil
+	return &Host{
+		dir: cfg.Dir, reason: reason, numbers: Numbers{Started: time.Now()},
+		conns: make(map[*Conn]struct{}), listeners: make(map[*Listener]struct{}),
+	}, nil
+}
+
+// Numbers count the connections of a host, and their payload in bytes. Those that are not dialed are
+// a server's.
+type Numbers struct {
+	Started                time.Time
+	OpenClient, OpenServer int // now
+	Client, Server         uint64
+	In, Out                uint64
+}
+
+// Numbers returns the numbers of the host, and the reason why its connections are TCP.
+func (h *Host) Numbers() (Numbers, clc.Reason) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.numbers
+	for c := range h.conns {
+		n.move(c)
+	}
+	return n, h.reason
+}
+
+// move adds the bytes of a connection.
+func (n *Numbers) move(c *Conn) {
+	in, out := c.Totals()
+	n.In += in
+	n.Out += out
 }
 
 // CheckBuffer returns an error that names the fault of a wanted buffer size; 0 is the default.
@@ -145,13 +177,20 @@ func (h *Host) take(tcp *net.TCPConn, op string, require Requirement, alive net.
 	if require != AnyMode {
 		err = &FallbackError{Reason: h.reason}
 	}
-	c := &Conn{host: h, tcp: tcp, options: Options{NoDelay: true, Linger: -1, KeepAlive: alive}}
+	c := &Conn{host: h, tcp: tcp, client: op == "dial", options: Options{NoDelay: true, Linger: -1, KeepAlive: alive}}
 	h.mu.Lock()
 	if err == nil && h.closing {
 		err = errHostClosed
 	}
 	if err == nil {
 		h.conns[c] = struct{}{}
+		if c.client {
+			h.numbers.OpenClient++
+			h.numbers.Client++
+		} else {
+			h.numbers.OpenServer++
+			h.numbers.Server++
+		}
 	}
 	h.mu.Unlock()
 	if err == nil {
@@ -168,7 +207,16 @@ func (h *Host) take(tcp *net.TCPConn, op string, require Requirement, alive net.
 func (h *Host) forget(c *Conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if _, ok := h.conns[c]; !ok { // rule: TestNumbers
+		return
+	}
 	delete(h.conns, c)
+	h.numbers.move(c)
+	if c.client {
+		h.numbers.OpenClient--
+	} else {
+		h.numbers.OpenServer--
+	}
 	if len(h.conns) == 0 && h.idle != nil {
 		close(h.idle)
 		h.idle = nil

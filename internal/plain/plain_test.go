@@ -145,3 +145,33 @@ func TestErrors(t *testing.T) {
 		t.Errorf("SetNoDelay(false) = %v, and the option is %v", err, client.Options().NoDelay)
 	}
 }
+
+// TestNumbers checks the numbers of connections that there are, and of those that are closed, one of
+// them twice.
+func TestNumbers(t *testing.T) {
+	h := newTestHost(t)
+	client, server := pair(t, h)
+	if _, err := client.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(server, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string, openClient, openServer int) {
+		t.Helper()
+		got, reason := h.Numbers()
+		want := Numbers{
+			Started: got.Started, OpenClient: openClient, OpenServer: openServer, Client: 1, Server: 1, In: 5, Out: 5,
+		}
+		if got != want || got.Started.IsZero() || reason.Code != clc.DiagNotSupported {
+			t.Errorf("%s: %+v, %v, want %+v", when, got, reason, want)
+		}
+	}
+	check("open", 1, 1)
+	client.Close()
+	client.Close()
+	client.Forget()
+	check("client closed", 0, 1)
+	server.Close()
+	check("closed", 0, 0)
+}

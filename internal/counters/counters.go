@@ -1,4 +1,4 @@
-package host
+package counters
 
 import (
 	"slices"
@@ -14,8 +14,9 @@ import (
 	"github.com/gosmc/smc/wire/llc"
 )
 
-// counters are the counters of one host. They only grow. Indexes are modes.
-type counters struct {
+// Counters are the counters of one host. They only grow. Indexes are modes. The zero value is ready,
+// and any goroutine may call the methods.
+type Counters struct {
 	connections       [4]atomic.Uint64
 	asServer          [4]atomic.Uint64 // of connections, those that a listener took
 	bytesIn, bytesOut [4]atomic.Uint64
@@ -23,8 +24,10 @@ type counters struct {
 	handshakesFailed  atomic.Uint64
 	failovers         atomic.Uint64
 	times             handshakeTimes
-	data              stream.Stats
 	messages          messageCounters
+
+	// Data is counted by the data path of connections.
+	Data stream.Stats
 
 	mu        sync.Mutex
 	fallbacks map[clc.Reason]fallbackCount
@@ -34,8 +37,54 @@ type counters struct {
 // A fallbackCount counts connections that went on over TCP for one reason.
 type fallbackCount struct{ all, asServer uint64 }
 
-// fallback counts a connection that went on over TCP, and whether our end is the client.
-func (k *counters) fallback(r clc.Reason, client bool) {
+// Open counts the connections that there are, by mode: ends of clients, and of servers.
+type Open [4]struct{ Client, Server int }
+
+// Add counts a connection.
+func (o *Open) Add(m conn.Mode, client bool) {
+	if client {
+		o[m].Client++
+	} else {
+		o[m].Server++
+	}
+}
+
+// Added counts a connection by its mode, and whether our end is the client.
+func (k *Counters) Added(m conn.Mode, client bool) {
+	k.connections[m].Add(1)
+	if !client { // rule: internal/host TestCountersByRole: !client -> true
+		k.asServer[m].Add(1)
+	}
+}
+
+// Forgotten counts the payload of a connection that is not there any more, in bytes.
+func (k *Counters) Forgotten(m conn.Mode, in, out uint64) {
+	k.bytesIn[m].Add(in)
+	k.bytesOut[m].Add(out)
+}
+
+// HandshakeDone counts a handshake that made an SMC connection, and its time.
+func (k *Counters) HandshakeDone(took time.Duration) {
+	k.handshakesOK.Add(1)
+	k.times.add(took)
+}
+
+// HandshakeFailed counts a handshake that ended its TCP connection.
+func (k *Counters) HandshakeFailed(reason string) {
+	k.handshakesFailed.Add(1)
+	k.Ended("handshake", reason) // rule: internal/host TestSMCRSilence
+}
+
+// ConnectionFailed counts a connection that did not end in order.
+func (k *Counters) ConnectionFailed(reason string) {
+	k.Ended("connection", reason) // rule: internal/host TestSMCRDataLies
+}
+
+// FailedOver counts a link of SMC-R whose connections went on over others.
+func (k *Counters) FailedOver() { k.failovers.Add(1) }
+
+// FellBack counts a connection that went on over TCP, and whether our end is the client.
+func (k *Counters) FellBack(r clc.Reason, client bool) {
 	if r.Code == clc.DiagNoRunDir { // with the error of the time: they count together
 		r = clc.Lookup(r.Code, clc.OSUnspecified)
 	}
@@ -49,7 +98,7 @@ func (k *counters) fallback(r clc.Reason, client bool) {
 	}
 	n := k.fallbacks[r]
 	n.all++
-	if !client { // rule: TestCountersByRole: !client -> client
+	if !client { // rule: internal/host TestCountersByRole: !client -> client
 		n.asServer++
 	}
 	k.fallbacks[r] = n
@@ -62,14 +111,8 @@ func (k *counters) fallback(r clc.Reason, client bool) {
 // An endKey is the kind and the reason of ends that are counted together.
 type endKey struct{ what, reason string }
 
-// Kinds of ends.
-const (
-	endOfHandshake  = "handshake"
-	endOfConnection = "connection"
-)
-
-// ended counts an end.
-func (k *counters) ended(what, reason string) {
+// Ended counts an end: of a kind that [control.EndCount] names, for a reason.
+func (k *Counters) Ended(what, reason string) {
 	key := endKey{what, reason}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -83,7 +126,7 @@ func (k *counters) ended(what, reason string) {
 }
 
 // endStatus lists the ends, the most frequent first. k.mu is held.
-func (k *counters) endStatus() []control.EndCount {
+func (k *Counters) endStatus() []control.EndCount {
 	list := make([]control.EndCount, 0, len(k.ends))
 	for key, n := range k.ends {
 		list = append(list, control.EndCount{What: key.what, Reason: key.reason, Count: n})
@@ -92,8 +135,8 @@ func (k *counters) endStatus() []control.EndCount {
 	return list
 }
 
-// status returns all counters. They lack the bytes that live connections have moved.
-func (k *counters) status() control.StatusCounters {
+// Status returns all counters. They lack the bytes that live connections have moved.
+func (k *Counters) Status() control.StatusCounters {
 	s := control.StatusCounters{
 		Connections:      make(map[string]uint64),
 		AsServer:         make(map[string]uint64),
@@ -102,11 +145,11 @@ func (k *counters) status() control.StatusCounters {
 		HandshakesFailed: k.handshakesFailed.Load(),
 		HandshakeTimes:   k.times.status(),
 		Failovers:        k.failovers.Load(),
-		BuffersFull:      k.data.Full.Load(),
+		BuffersFull:      k.Data.Full.Load(),
 		Fallbacks:        []control.FallbackCount{},
-		DoorbellsRung:    k.data.Rings.Load(),
-		Sleeps:           k.data.Sleeps.Load(),
-		Spins:            k.data.Spins.Load(),
+		DoorbellsRung:    k.Data.Rings.Load(),
+		Sleeps:           k.Data.Sleeps.Load(),
+		Spins:            k.Data.Spins.Load(),
 	}
 	s.CLC, s.LLC = k.messages.status()
 	for m := conn.ModeTCP; m <= conn.ModeUnix; m++ {
@@ -120,7 +163,8 @@ func (k *counters) status() control.StatusCounters {
 	k.mu.Lock()
 	for r, n := range k.fallbacks {
 		s.Fallbacks = append(s.Fallbacks, control.FallbackCount{
-			Code: control.ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence, Count: n.all, AsServer: n.asServer,
+			Code: control.ReasonCode(r.Code), Tag: r.Tag, Text: r.Sentence,
+			Count: n.all, AsServer: n.asServer,
 		})
 	}
 	s.Ends = k.endStatus()
@@ -149,7 +193,13 @@ func (w *twoWays) add(sent bool) {
 	}
 }
 
-// countCLC counts a message as it is on the wire.
+// CLC counts a message of CLC as it is on the wire.
+func (k *Counters) CLC(b []byte, sent bool) { k.messages.countCLC(b, sent) }
+
+// LLC counts a message of LLC as it is on the wire.
+func (k *Counters) LLC(b []byte, sent bool) { k.messages.countLLC(b, sent) }
+
+// countCLC is [Counters.CLC].
 func (m *messageCounters) countCLC(b []byte, sent bool) {
 	typ := clc.Type(0)
 	if len(b) > 4 && b[0] == 0xe2 && b[1] == 0xd4 && b[2] == 0xc3 && clc.Type(b[4]) <= clc.TypeDecline {
@@ -158,7 +208,7 @@ func (m *messageCounters) countCLC(b []byte, sent bool) {
 	m.clc[typ].add(sent)
 }
 
-// countLLC counts one as it is on the wire.
+// countLLC is [Counters.LLC].
 func (m *messageCounters) countLLC(b []byte, sent bool) {
 	typ := llc.Type(0)
 	if len(b) > 0 && llc.Type(b[0]&0x0f) <= llc.TypeDeleteRKey { // the upper half is the version
