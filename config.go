@@ -17,12 +17,10 @@ type Filter struct {
 // Config says how a [Host] works. The zero value, and nil, are the defaults. It is copied;
 // later changes have no effect.
 //
-// UEIDs, SMCRPeers, SMCRDevices, MemoryBudget, ShortAfter and lists of Listen and Connect that are
-// empty, and a SMCRv1 that is false, take the operator's values, if there are any: from the
-// environment variables GOSMC_UEIDS, GOSMC_SMCR_PEERS, GOSMC_SMCR_DEVICES, GOSMC_MEMORY,
-// GOSMC_SHORT_AFTER, GOSMC_LISTEN_PORTS, GOSMC_LISTEN_ADDRESSES, GOSMC_CONNECT_PORTS,
-// GOSMC_CONNECT_ADDRESSES and GOSMC_SMCR_V1, else from the file /etc/gosmc.conf, or the file that
-// GOSMC_CONFIG names ('gosmc policy --help' describes it). GOSMC_PROGRAMS and the file may also
+// Fields that are empty, 0 or false take the operator's values, if there are any, before the defaults
+// that stand beside them: from the variables of the environment that 'gosmc ueid --help' lists, such
+// as GOSMC_UEIDS, else from the file /etc/gosmc.conf, or the file that GOSMC_CONFIG names. Dir has a
+// variable only, and Logger is the program's. GOSMC_PROGRAMS and the file may also
 // keep programs on TCP altogether. A host follows the file for new connections: its lists for
 // Listen, Connect and programs, ShortAfter, and whether SMC is off.
 type Config struct {
@@ -69,6 +67,11 @@ type Config struct {
 	// link when one is lost. 0 means 2; version 2 of SMC-R has no more than that. 1 leaves other
 	// interfaces alone.
 	SMCRLinks int
+
+	// SMCRConns is how many connections a link group of SMC-R has at most, 16 to 255: the lesser
+	// number of both ends counts, and further connections get link groups of their own. 0 means
+	// 255. Version 1 of SMC-R does not negotiate it: the server's number counts.
+	SMCRConns int
 
 	// SMCRSpread says how the connections of a link group are spread over its links: "connections",
 	// as many on each, which is the default, or "bytes", so that those on each have written as much

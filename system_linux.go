@@ -99,6 +99,7 @@ func (c *Config) internal() host.Config {
 		SMCRPeers:     c.SMCRPeers,
 		SMCRDevices:   c.SMCRDevices,
 		SMCRLinks:     c.SMCRLinks,
+		SMCRConns:     c.SMCRConns,
 		SMCRSpread:    c.SMCRSpread,
 		SMCRKeepAlive: c.SMCRKeepAlive,
 		SMCRv1:        c.SMCRv1,

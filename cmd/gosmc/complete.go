@@ -62,6 +62,8 @@ func completeNames(cmd *cobra.Command, args []string, toComplete string) (list [
 	case len(args) > 0:
 	case word == config.SMC || word == config.SEID || word == config.SMCRv1:
 		list = []cobra.Completion{"on", "off"}
+	case word == config.SMCRSpread:
+		list = []cobra.Completion{"connections", "bytes"}
 	case slices.Contains(policy.Words, word) && !policy.Single(word) && word != config.Program:
 		list = []cobra.Completion{"any", "none"}
 	}

@@ -75,10 +75,11 @@ a line that is not understood changes no program that runs; the log says so.`,
 		"memory 1GiB", anyNumber, setConfig))
 	sayPolicy(change(cmd, "unset WORD", "Remove all lines of a word", "memory", 1,
 		func(f *config.File, args []string) error {
-			if err := isWord(args[0]); err != nil {
+			word, _ := config.Canonical(args[0], "")
+			if err := isWord(word); err != nil {
 				return err
 			}
-			return drop(f, args[0], "", func(string) bool { return true })
+			return drop(f, word, "", func(string) bool { return true })
 		}))
 	return cmd
 }
@@ -172,6 +173,10 @@ func setConfig(f *config.File, args []string) error {
 		return usagef("config set takes a word and a value, as in 'gosmc config set memory 1GiB'")
 	}
 	word, values := args[0], args[1:]
+	for i, v := range values {
+		_, values[i] = config.Canonical(word, v)
+	}
+	word, _ = config.Canonical(word, "")
 	if err := isWord(word); err != nil {
 		return err
 	}

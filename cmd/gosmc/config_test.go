@@ -34,7 +34,7 @@ func TestConfig(t *testing.T) {
 		{"config", exitOK, "memory       2MiB         at start      " + file + ":3\n", ""},
 		{"config show", exitOK, "ring-after   1MiB         at start      $GOSMC_RING_AFTER\n", ""},
 		{"config show", exitOK, "listen-port  8000-8999 9  at once       " + file + ":4,5\n", ""},
-		{"config show --effective", exitOK, "short-after      16                               at once in package smc  default\n", ""},
+		{"config show --effective", exitOK, "short-after      16                                             at once in package smc  default\n", ""},
 		{"config show --memory 1GiB", exitOK, "memory       1GiB         at start      --memory\n", ""},
 		{"config show --listen-port 1,2", exitOK, "listen-port  1 2    at once       --listen-port\n", ""},
 		{"config --listen-port x", exitUsage, "", `--listen-port "x"`},
@@ -52,6 +52,14 @@ func TestConfig(t *testing.T) {
 		{"config unset listen-port", exitOK, "", "gosmc: no listen-port without '!' is left"},
 		{"config unset listen-port", exitFailure, "", "has no listen-port"},
 		{"config unset x", exitUsage, "", `unknown word "x"`},
+		{"config set smcr_max_conns_per_lgr 64", exitOK, "", ""},
+		{"config show", exitOK, "smcr-conns   64", ""},
+		{"config set net.smc.smcr_testlink_time 20", exitOK, "", ""},
+		{"config show", exitOK, "smcr-keepalive  20s", ""},
+		{"config set conns_per_lg 8", exitUsage, "", "16 to 255"},
+		{"config set smcr_max_recv_wr 96", exitUsage, "", "cannot be set"},
+		{"config unset conns_per_lg", exitOK, "", ""},
+		{"config unset smcr-keepalive", exitOK, "", ""},
 		{"config frob", exitUsage, "", `config has no command "frob"`},
 	} {
 		got := gosmc(t, "", strings.Fields(tt.args)...)
@@ -92,7 +100,7 @@ func TestConfig(t *testing.T) {
 func TestConfigCompletion(t *testing.T) {
 	t.Setenv(config.EnvFile, os.DevNull)
 	for args, want := range map[string][]string{
-		"set smc": {"smc", "smcr-v1"}, "unset list": {"listen-port", "listen-address"},
+		"set smcr-v": {"smcr-v1"}, "set smcr-spread b": {"bytes"}, "unset list": {"listen-port", "listen-address"},
 		"set smcr-v1 o": {"on", "off"}, "set listen-port a": {"any"}, "check /et": nil,
 	} {
 		got := gosmc(t, "", append([]string{"__completeNoDesc", "config"}, strings.Fields(args)...)...)

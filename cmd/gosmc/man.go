@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gosmc/smc/internal/policy"
 	"github.com/gosmc/smc/internal/reason"
 	"github.com/gosmc/smc/internal/roff"
 	"github.com/gosmc/smc/internal/usage"
@@ -88,7 +89,7 @@ func manConfig() string {
 	var m roff.Page
 	m.Head("gosmc.conf", 5, "what an operator says for all programs that use Shared Memory Communications")
 	m.Section("DESCRIPTION")
-	m.Prose(aboutConfig)
+	m.Prose(policy.AboutFile)
 	m.Section("FILES")
 	m.Item("/etc/gosmc.conf", "the file; it need not exist")
 	m.Section("EXAMPLES")

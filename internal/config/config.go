@@ -12,6 +12,16 @@
 //	smcr-v1 on                 # offer and accept version 1 of SMC-R, over RoCEv2: on, off
 //	pnet    NET1 eth1          # PNETID of an interface
 //
+// Values of package smc that are about speed and memory. Names that Linux and AIX have for them stand
+// for them, too: see [Aliases].
+//
+//	smcr-links     2            # links of a link group of SMC-R: 1 to 8
+//	smcr-conns     255          # connections of a link group of SMC-R: 16 to 255
+//	smcr-spread    connections  # what its links share evenly: connections, bytes
+//	smcr-keepalive 30s          # silence before a link is tested; off: never
+//	spin           50us         # longest spin of a Read or Write; off: none
+//	read-buffer    1MiB         # of each connection: 16KiB to 8MiB
+//
 // The connections that may leave TCP at all, for the library and for programs of 'gosmc run' alike.
 // Ports and addresses are the server's, on both sides of a connection. "!" makes an exception. If a
 // list has other entries than exceptions, a value that is not in it is refused:
@@ -74,6 +84,13 @@ const (
 	Memory         = "memory"
 	RingAfter      = "ring-after"
 	ShortAfter     = "short-after"
+
+	SMCRLinks     = "smcr-links"
+	SMCRConns     = "smcr-conns"
+	SMCRSpread    = "smcr-spread"
+	SMCRKeepAlive = "smcr-keepalive"
+	Spin          = "spin"
+	ReadBuffer    = "read-buffer"
 )
 
 // Variables are the variables of the environment, by the word that they replace. Entries of lists
@@ -84,6 +101,8 @@ var Variables = map[string]string{
 	Program: "GOSMC_PROGRAMS", ListenPort: "GOSMC_LISTEN_PORTS", ListenAddress: "GOSMC_LISTEN_ADDRESSES",
 	ConnectPort: "GOSMC_CONNECT_PORTS", ConnectAddress: "GOSMC_CONNECT_ADDRESSES", Memory: "GOSMC_MEMORY", RingAfter: "GOSMC_RING_AFTER", ShortAfter: "GOSMC_SHORT_AFTER",
 	UsersWord: "GOSMC_USERS",
+	SMCRLinks: "GOSMC_SMCR_LINKS", SMCRConns: "GOSMC_SMCR_CONNS", SMCRSpread: "GOSMC_SMCR_SPREAD",
+	SMCRKeepAlive: "GOSMC_SMCR_KEEPALIVE", Spin: "GOSMC_SPIN", ReadBuffer: "GOSMC_READ_BUFFER",
 }
 
 // Limits of ours.
@@ -112,6 +131,8 @@ type Settings struct {
 	Memory          int64    // bytes that a process receives into, in buffers or rings; 0: the default
 	RingAfter       int64    // bytes before a ring joins a connection; 0: the default
 	ShortAfter      int      // short connections before others stay TCP; 0: the default, below 0: none does
+
+	Tuning Tuning
 }
 
 // Path returns where the file is. A program with privileges that its caller has not does not look
@@ -153,6 +174,7 @@ func (f *File) settings(err error, getenv func(string) string) (Settings, error)
 		s.PNET[iface] = id
 	}
 	s.settlePolicy(values, getenv)
+	s.Tuning.settle(values)
 	return s, err
 }
 
@@ -202,6 +224,15 @@ func (f *File) merged(err error, getenv func(string) string) (map[string][]strin
 
 // Check returns an error if the value of a word is invalid.
 func Check(word, value string) error {
+	if ours, v := Canonical(word, value); ours != word {
+		if err := Check(ours, v); err != nil {
+			return fmt.Errorf("%s is %w", word, err)
+		}
+		return nil
+	}
+	if ok, err := checkTuning(word, value); ok {
+		return err
+	}
 	switch word {
 	case UEID:
 		_, err := pnet.ParseUEID(value)
@@ -254,10 +285,7 @@ func Check(word, value string) error {
 			return fmt.Errorf("pnet %q: want a PNETID and the name of an interface", value)
 		}
 	default:
-		if near := nearest(word); near != "" { // rule: TestNearest
-			return fmt.Errorf("unknown word %q; did you mean %s?", word, near)
-		}
-		return fmt.Errorf("unknown word %q", word)
+		return unknown(word)
 	}
 	return nil
 }
@@ -317,7 +345,7 @@ func Read(path string) (*File, error) {
 					f.wrong = append(f.wrong, word)
 				}
 			} else {
-				l.word, l.value = word, value
+				l.word, l.value = Canonical(word, value)
 			}
 		}
 		f.lines = append(f.lines, l)

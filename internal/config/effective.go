@@ -5,7 +5,6 @@ import (
 	"os"
 	"slices"
 
-	"github.com/gosmc/smc/internal/near"
 	"github.com/gosmc/smc/internal/rundir"
 )
 
@@ -14,6 +13,7 @@ var Words = []string{
 	SMC, Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress, UsersWord,
 	Memory, RingAfter, ShortAfter,
 	UEID, SEID, Peer, Device, SMCRv1, PNET,
+	SMCRLinks, SMCRConns, SMCRSpread, SMCRKeepAlive, Spin, ReadBuffer,
 }
 
 // Defaults say what holds for a word that nobody sets. A value that a line of the file could have is
@@ -24,12 +24,15 @@ var Defaults = map[string]string{
 	Memory: "(by the memory of the machine)", RingAfter: "256KiB",
 	ShortAfter: "16", UEID: "(none)", SEID: "on", Peer: "(peers with TCP option 254)",
 	Device: "(the address of the connection)", SMCRv1: "off", PNET: "(none)",
+	SMCRLinks: "2", SMCRConns: "255", SMCRSpread: "connections", SMCRKeepAlive: "30s", Spin: "50us",
+	ReadBuffer: "(by the caches and the memory of the machine)",
 }
 
 // IsList reports whether a word may have several values.
 func IsList(word string) bool {
 	switch word {
-	case SMC, Memory, RingAfter, ShortAfter, SEID, SMCRv1:
+	case SMC, Memory, RingAfter, ShortAfter, SEID, SMCRv1,
+		SMCRLinks, SMCRConns, SMCRSpread, SMCRKeepAlive, Spin, ReadBuffer:
 		return false
 	}
 	return true
@@ -163,9 +166,4 @@ func (f *File) whole() *Problem {
 			"seid off has no effect: without a UEID the system EID cannot be disabled"}
 	}
 	return nil
-}
-
-// nearest returns the word that may have been meant, or "" if none is near.
-func nearest(word string) string {
-	return near.Nearest(word, Words)
 }

@@ -34,6 +34,7 @@ type Config struct {
 	UEIDs    []wire.EID
 	Release  clc.Release
 	MaxLinks uint8 // symmetric links of a link group
+	MaxConns uint8 // connections of a link group of SMC-R
 	Owner    Owner
 	Logger   *slog.Logger
 }
@@ -119,7 +120,7 @@ func (d *Driver) capabilities(caps *core.Capabilities, paths []transport.Path, p
 		Release:  d.cfg.Release,
 		SEID:     d.cfg.SEID,
 		UEIDs:    d.cfg.UEIDs,
-		MaxConns: MaxConnsPerGroup,
+		MaxConns: d.cfg.MaxConns,
 		MaxLinks: d.cfg.MaxLinks,
 		ISM:      caps.ISM[:0],
 	}

@@ -27,6 +27,8 @@ const (
 	// wait for its place.
 	evictAfter = time.Second
 
-	// MaxConnsPerGroup is the number that we offer; SMCv2 allows 16 to 255.
+	// MinConnsPerGroup and MaxConnsPerGroup bound the number that we offer: "the valid range for
+	// maximum connections per LG is 16 to 255" (SMCv2 p.43).
+	MinConnsPerGroup = 16
 	MaxConnsPerGroup = 255
 )

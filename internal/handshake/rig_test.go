@@ -40,7 +40,7 @@ func (testOwner) BeginTrace() *conn.Record  { return new(conn.Record) }
 func (testOwner) EndTrace([]byte)           {}
 
 func newTestDriver() *Driver {
-	return New(Config{Release: clc.Release1, UEIDs: []wire.EID{fakeEID}, MaxLinks: 2, Owner: testOwner{}, Logger: slog.New(slog.DiscardHandler)})
+	return New(Config{Release: clc.Release1, UEIDs: []wire.EID{fakeEID}, MaxLinks: 2, MaxConns: 255, Owner: testOwner{}, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func addrPort(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }

@@ -13,6 +13,7 @@ import (
 	"github.com/gosmc/smc/internal/admission"
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/handshake"
 	"github.com/gosmc/smc/internal/paired"
 	"github.com/gosmc/smc/internal/pnet"
 	"github.com/gosmc/smc/internal/rnic"
@@ -55,6 +56,7 @@ type Config struct {
 	SMCRLinks int
 
 	PNET       map[string]string // PNETIDs by the name of the interface; nil: the configuration's
+	SMCRConns  int               // connections of a link group, 16 to 255; 0: 255
 	SMCRSpread string            // smcr.SpreadConnections, the default, or smcr.SpreadBytes
 
 	// SMCRKeepAlive is how long a link may be silent before the peer is asked. 0: llcflow.TestLinkInterval;
@@ -123,6 +125,12 @@ func (c Config) withDefaults() (Config, error) {
 		c.SMCRLinks = defaultSMCRLinks
 	case c.SMCRLinks < 1 || c.SMCRLinks > llc.MaxLinks:
 		return c, fmt.Errorf("SMCRLinks: %d is not 1 to %d", c.SMCRLinks, llc.MaxLinks)
+	}
+	switch {
+	case c.SMCRConns == 0:
+		c.SMCRConns = handshake.MaxConnsPerGroup
+	case c.SMCRConns < handshake.MinConnsPerGroup || c.SMCRConns > handshake.MaxConnsPerGroup: // rule: TestTuningInvalid
+		return c, fmt.Errorf("SMCRConns: %d is not %d to %d", c.SMCRConns, handshake.MinConnsPerGroup, handshake.MaxConnsPerGroup)
 	}
 	switch c.SMCRSpread {
 	case "":
@@ -197,6 +205,10 @@ func (c *Config) settle() error {
 	if c.PNET == nil {
 		c.PNET = s.PNET
 	}
+	t := &s.Tuning
+	c.SMCRLinks, c.SMCRConns = cmp.Or(c.SMCRLinks, t.SMCRLinks), cmp.Or(c.SMCRConns, t.SMCRConns)
+	c.SMCRSpread, c.SMCRKeepAlive = cmp.Or(c.SMCRSpread, t.SMCRSpread), cmp.Or(c.SMCRKeepAlive, t.SMCRKeepAlive)
+	c.Spin, c.ReadBuffer = cmp.Or(c.Spin, t.Spin), cmp.Or(c.ReadBuffer, t.ReadBuffer)
 	c.Disabled = c.Disabled || s.Off
 	if c.MemoryBudget == 0 {
 		c.MemoryBudget = s.Memory

@@ -138,7 +138,7 @@ func New(cfg Config) (*Host, error) {
 	})
 	h.networks = []transport.Network{smcr.New(smcr.Config{
 		RNICs: h.rnics, PeerID: h.peerID, HaveUEID: len(ueids) > 0, V1: cfg.SMCRv1,
-		MaxConns: handshake.MaxConnsPerGroup, MaxLinks: cfg.SMCRLinks, ReadBuffer: cfg.ReadBuffer, MemoryBudget: cfg.MemoryBudget,
+		MaxConns: cfg.SMCRConns, MaxLinks: cfg.SMCRLinks, ReadBuffer: cfg.ReadBuffer, MemoryBudget: cfg.MemoryBudget,
 		KeepAlive: cfg.SMCRKeepAlive, Spread: cfg.SMCRSpread,
 		Namespace: cfg.Namespace, Logger: cfg.Logger, NewID: h.nextGroupID, Owner: (*groupOwner)(h),
 	})}
@@ -149,7 +149,8 @@ func New(cfg Config) (*Host, error) {
 	}
 	h.shake = handshake.New(handshake.Config{
 		HostName: h.name, SEID: h.seid, UEIDs: ueids, Release: release, MaxLinks: uint8(cfg.SMCRLinks), // normalized
-		Owner: (*handshakeOwner)(h), Logger: cfg.Logger,
+		MaxConns: uint8(cfg.SMCRConns),
+		Owner:    (*handshakeOwner)(h), Logger: cfg.Logger,
 	})
 	h.meeting = h.newPoint()
 	h.pairing = h.newPairing()
