@@ -17,6 +17,7 @@ import (
 	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/netns"
 	"github.com/gosmc/smc/internal/survey"
+	"github.com/gosmc/smc/internal/text"
 )
 
 // addressWidth is how much of an address ss shows without --wide, as smcss does.
@@ -46,6 +47,7 @@ type ssFlags struct {
 	all, listening bool
 	wide, bare     bool // whole addresses, no heading
 	why, summary   bool
+	info           bool // bytes, too
 	watch          int
 	netns          string // as ss(8) takes it; empty: this one
 	require        string
@@ -61,11 +63,14 @@ type ssFlags struct {
 // ssLastUsual and the last one are shown if --columns has them.
 var ssColumns = []cobra.Completion{
 	"state", "recv-q", "send-q", "local", "peer", "mode", "lg-id", "link", ssLastUsual,
-	"user", "namespace", "container", "peer-process", "peer-user", "peer-namespace", "peer-container",
+	"user", "namespace", "container", "peer-process", "peer-user", "peer-namespace", "peer-container", "bytes-in", "bytes-out",
 	"reason",
 }
 
 const ssLastUsual = "process"
+
+// ssInfo are the columns that --info adds.
+var ssInfo = map[bool][]string{true: {"bytes-in", "bytes-out"}}
 
 func newSSCommand() *cobra.Command {
 	var f ssFlags
@@ -86,13 +91,14 @@ that are TCP. --require is for scripts: the exit status is 3 if a connection tha
 
 --columns chooses columns of the table and their order, and --sort the order of the lines, numbers from the largest. The columns are state, recv-q, send-q,
 local, peer, mode, lg-id, link, process and reason, and on demand user, namespace and container of the process, and peer-process, peer-user,
-peer-namespace and peer-container of the other end where it is known. A namespace is that of the network: its name of ip-netns(8), or its number as
+peer-namespace and peer-container of the other end where it is known, and bytes-in and bytes-out, which -i adds to the usual ones: the bytes that
+the programs of the connection have received and sent so far, n/a where nobody knows them. A namespace is that of the network: its name of ip-netns(8), or its number as
 of lsns(8). A container is shown by the first digits of its ID, as by docker(1), or by its name. Run as root to see the programs of other users.
 
 -N looks from another network namespace, as root, as ss(8) does: a name of 'ip netns list', the process ID of a container, or a file. It
 shows that namespace alone, with the connections of programs under 'gosmc run' there.
 
-The flags -t, -u, -n, -p, -o, -e, -i, -m and -O of ss(8) are taken, and change nothing: all is TCP, addresses are numbers, and the process is always shown. A FILTER
+The flags -t, -u, -n, -p, -o, -e, -m and -O of ss(8) are taken, and change nothing: all is TCP, addresses are numbers, and the process is always shown. A FILTER
 has these parts; all of them have to fit:
 
   state STATE        established, listening or all
@@ -110,6 +116,7 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
   gosmc ss --summary
   gosmc ss --why mode tcp
   gosmc ss --columns process,mode,reason --sort mode
+  gosmc ss -i --sort bytes-out
   sudo gosmc ss --columns process,user,peer-process,peer-user,reason mode tcp
   gosmc ss -tnp state established sport = :6379
   gosmc ss --require smc --port 6379
@@ -131,6 +138,7 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 	flags.BoolVarP(&f.bare, "no-header", "H", false, "leave out the heading")
 	flags.BoolVar(&f.why, "why", false, "show the cause and the remedy below each connection that is TCP")
 	flags.BoolVarP(&f.summary, "summary", "s", false, "count the connections of each server by mode, and the reasons for TCP")
+	flags.BoolVarP(&f.info, "info", "i", false, "show the bytes that each connection has received and sent, too")
 	addWatch(cmd, &f.watch)
 	flags.StringVar(&f.require, "require", "", "fail with exit status 3 unless all connections shown use `mode`: smc (any but TCP), unix, smc-d, smc-r")
 	flags.Uint16Var(&f.port, "port", 0, "show connections and listeners of this `port` only, at either end")
@@ -140,7 +148,7 @@ The exit status is 1 if the run directory that --dir or GOSMC_DIR names does not
 		{"tcp", "t", "all is TCP, or was"}, {"udp", "u", "all is TCP, or was"},
 		{"numeric", "n", "addresses are numbers"}, {"processes", "p", "processes are shown"},
 		{"options", "o", "there are no timers to show"}, {"oneline", "O", "each has one line"},
-		{"extended", "e", "--json has more"}, {"info", "i", "--json has more"},
+		{"extended", "e", "--json has more"},
 		{"memory", "m", "--json has more"}, {"no-color", "", "there are no colors"},
 	} {
 		flags.BoolVarP(&f.nothing, none[0], none[1], false, "no effect: "+none[2])
@@ -229,7 +237,8 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 		{Title: "State"}, {Title: "Recv-Q", Right: true}, {Title: "Send-Q", Right: true},
 		{Title: "Local Address"}, {Title: "Peer Address"}, {Title: "Mode"}, {Title: "LG-ID"}, {Title: "Link"}, {Title: "Process"},
 		{Title: "User"}, {Title: "Namespace"}, {Title: "Container"},
-		{Title: "Peer Process"}, {Title: "Peer User"}, {Title: "Peer Namespace"}, {Title: "Peer Container"}, {},
+		{Title: "Peer Process"}, {Title: "Peer User"}, {Title: "Peer Namespace"}, {Title: "Peer Container"},
+		{Title: "Bytes In", Right: true}, {Title: "Bytes Out", Right: true}, {},
 	}}
 	for _, l := range r.Listeners {
 		mark, mode := kernelMark(l.Source), l.Mode
@@ -242,7 +251,7 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 			mark = fmt.Sprintf(bareClients, *l.BareConns)
 		}
 		t.Add("LISTEN", strconv.Itoa(l.Pending), "0", address(l.Local), "*", mode, "", "", process(l.PID, l.Command),
-			orNA(l.User), orNA(l.Namespace), container(l.User, l.Container), "-", "-", "-", "-", mark)
+			orNA(l.User), orNA(l.Namespace), text.Container(l.User, l.Container), "-", "-", "-", "-", "-", "-", mark)
 	}
 	for _, c := range r.Connections {
 		mode := orNA(c.Mode)
@@ -277,8 +286,9 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 		}
 		t.Add(orNA(c.State), strconv.FormatUint(c.RecvQ, 10), strconv.FormatUint(c.SendQ, 10),
 			address(c.Local), address(c.Peer), mode, group, link, process(c.PID, c.Command),
-			orNA(c.User), orNA(c.Namespace), container(c.User, c.Container),
-			process(c.PeerPID, c.PeerCommand), orNA(c.PeerUser), orNA(c.PeerNamespace), container(c.PeerUser, c.PeerContainer),
+			orNA(c.User), orNA(c.Namespace), text.Container(c.User, c.Container),
+			process(c.PeerPID, c.PeerCommand), orNA(c.PeerUser), orNA(c.PeerNamespace), text.Container(c.PeerUser, c.PeerContainer),
+			text.Count(c.BytesIn), text.Count(c.BytesOut),
 			strings.Join(notes, "; "))
 		if f.why {
 			t.Below(remedy(&c)...)
@@ -292,7 +302,7 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 		t.Columns[len(t.Columns)-1].Title = "Reason"
 	} else {
 		usual := slices.Index(ssColumns, ssLastUsual) + 1
-		columns = append(slices.Clone(ssColumns[:usual]), ssColumns[len(ssColumns)-1])
+		columns = slices.Concat(ssColumns[:usual], ssInfo[f.info], ssColumns[len(ssColumns)-1:])
 	}
 	var list []int
 	for _, name := range columns {
@@ -300,14 +310,6 @@ func (r *ssReport) write(w io.Writer, f *ssFlags) error {
 	}
 	t.Pick(list)
 	return t.Write(w)
-}
-
-// container is the cell of a process of a user: "-" if it is in no container.
-func container(user, name string) string {
-	if user != "" && name == "" {
-		return "-"
-	}
-	return orNA(name)
 }
 
 // cutAddress shortens host:port to width characters, with two dots in front of the port.

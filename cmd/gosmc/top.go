@@ -29,7 +29,7 @@ func newTopCommand() *cobra.Command {
 		Short: "Show the busiest services: connections by mode, bytes, new connections, reasons for TCP",
 		Long: `Show the services of this machine whose connections gosmc handles, the busiest first, again and again: connections by
 mode, bytes and new connections for each second, writes that found a full buffer, wakeups, and the main reasons of
-connections that are TCP. Numbers that nobody counts are n/a, such as the bytes of 'gosmc run'.
+connections that are TCP. Numbers that nobody counts are n/a. A service lacks the last bytes of connections that have ended since the last look.
 Connections that begin and end between two looks are not seen.
 
 On a terminal the view stays in place. Keys choose the order: b bytes, c connections, n new connections, t TCP, f full

@@ -113,6 +113,7 @@ func parseResponse(line []byte) (*Status, error) {
 		Groups      boundedList[StatusGroup]    `json:"link_groups"`
 		Devices     boundedList[StatusDevice]   `json:"devices"`
 		Programs    boundedList[StatusProgram]  `json:"programs"`
+		Tallies     boundedList[StatusTally]    `json:"tallies"`
 	}
 	var response struct {
 		Version int            `json:"version"`
@@ -134,14 +135,14 @@ func parseResponse(line []byte) (*Status, error) {
 	st := Status(b.plainStatus)
 	st.UEIDs, st.Limits, st.Listeners, st.Connections = b.UEIDs, b.Limits, b.Listeners, b.Connections
 	st.Counters = StatusCounters(b.Counters.plainCounters)
-	st.Groups, st.Devices, st.Programs = b.Groups, b.Devices, b.Programs
+	st.Groups, st.Devices, st.Programs, st.Tallies = b.Groups, b.Devices, b.Programs, b.Tallies
 	st.Counters.Fallbacks, st.Counters.Ends = b.Counters.Fallbacks, b.Counters.Ends
 	st.Counters.CLC, st.Counters.LLC = b.Counters.CLC, b.Counters.LLC
 	return &st, nil
 }
 
-// A boundedList is a list from outside: of at most MaxConns connections, MaxGroups link groups with
-// maxLinks links each, and maxList entries of anything else.
+// A boundedList is a list from outside: of at most MaxConns connections, MaxTallies tallies, MaxGroups
+// link groups with maxLinks links each, and maxList entries of anything else.
 type boundedList[T any] []T
 
 // UnmarshalJSON takes an array or null, and refuses one that is too long before it makes room for it.
@@ -150,6 +151,8 @@ func (l *boundedList[T]) UnmarshalJSON(b []byte) error {
 	switch any(l).(type) {
 	case *boundedList[StatusConn]:
 		limit = MaxConns
+	case *boundedList[StatusTally]:
+		limit = MaxTallies
 	case *boundedList[StatusGroup]:
 		limit = MaxGroups
 	case *boundedList[StatusLink]:

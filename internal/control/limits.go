@@ -10,6 +10,9 @@ const MaxConns = 8192
 // MaxGroups is how many link groups there are in one [Status].
 const MaxGroups = 2048
 
+// MaxTallies is how many tallies there are in one [Status]: as many as a supervisor has room for.
+const MaxTallies = 32768
+
 // Bounds of the control socket.
 const (
 	maxName        = 64               // bytes; with /proc/self/fd/N/ it stays within sun_path (108)

@@ -35,12 +35,28 @@ type Status struct {
 	// connected to them; empty for other hosts.
 	Programs []StatusProgram `json:"programs,omitempty"`
 
+	// Tallies are the bytes of ends of connections that programs of a supervisor of 'gosmc run' have,
+	// or had a moment ago, in no order; empty for other hosts.
+	Tallies []StatusTally `json:"tallies,omitempty"`
+
 	// Config says how the program follows the configuration file; nil: it keeps the values that it
 	// had when it began, as releases do that do not know of this.
 	Config *StatusConfig `json:"config,omitempty"`
 
 	// ConnectionsOmitted counts live connections that did not fit into Connections.
 	ConnectionsOmitted int `json:"connections_omitted"`
+}
+
+// A StatusTally has the bytes of one end of a connection, as far as the programs of one supervisor
+// have moved them. Programs of another supervisor may have the end, too: then there are more.
+type StatusTally struct {
+	Cookie uint64 `json:"cookie"` // of the end's socket, as SO_COOKIE
+	In     uint64 `json:"bytes_in"`
+	Out    uint64 `json:"bytes_out"`
+	// Lent counts the descriptors of the end that were given to programs, less those that programs
+	// have come to count here. If the sum for an end is not 0, a program may move bytes that nobody
+	// counts.
+	Lent int32 `json:"lent,omitempty"`
 }
 
 // StatusConfig says how a host follows the configuration file.

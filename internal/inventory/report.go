@@ -20,6 +20,8 @@ type Report struct {
 	Denied      int            `json:"other_users"` // hosts that the caller may not ask
 
 	Services []Service `json:"services,omitempty"` // the connections by server; nil unless somebody has set it
+
+	tallies tallies
 }
 
 // ModeUnix is the mode of a connection that 'gosmc run' has moved to a pair of Unix sockets.
@@ -53,8 +55,8 @@ type Conn struct {
 	Advice string `json:"advice,omitempty"`
 	Bare   int    `json:"bare_pid,omitempty"`
 
-	// These stand in for the fields of StatusConn with the same names. They are absent for
-	// connections of 'gosmc run', since no process knows them.
+	// These stand in for the fields of StatusConn with the same names. They are absent where nobody
+	// knows them: of connections of 'gosmc run' only bytes are counted.
 	RcvBuf     *uint64  `json:"rcvbuf,omitempty"`
 	SndBuf     *uint64  `json:"sndbuf,omitempty"`
 	BytesIn    *uint64  `json:"bytes_in,omitempty"`
@@ -88,7 +90,7 @@ type Listener struct {
 func New(g *survey.Answers, connections, listeners bool) Report {
 	r := Report{
 		Connections: []Conn{}, Listeners: []Listener{},
-		Errors: g.Errors, Denied: g.Denied,
+		Errors: g.Errors, Denied: g.Denied, tallies: make(tallies),
 	}
 	if r.Errors == nil {
 		r.Errors = []survey.Error{}
@@ -102,6 +104,7 @@ func New(g *survey.Answers, connections, listeners bool) Report {
 				})
 			}
 			r.Omitted += h.ConnectionsOmitted
+			r.tallies.add(&h)
 		}
 		if listeners {
 			for _, l := range h.Listeners {
@@ -129,10 +132,11 @@ func (r *Report) AddMoved(dir string, netns uint64) {
 		if !Within(of, dir) {
 			continue
 		}
+		in, out := r.tallies.bytes(&c)
 		r.Connections = append(r.Connections, Conn{StatusConn: control.StatusConn{
 			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: roleOf(c), Mode: ModeUnix,
 			UID: c.UID, Inode: c.Inode, NetNS: netns, RecvQ: c.RecvQ, SendQ: c.SendQ, PeerPID: c.PeerPID, PeerCommand: c.PeerCommand,
-		}, PID: c.PID, Command: c.Command, Dir: of, Rings: ringsOf(c)})
+		}, PID: c.PID, Command: c.Command, Dir: of, Rings: ringsOf(c), BytesIn: in, BytesOut: out})
 	}
 	stayed, _ := inspect.TCPConnections()
 	for _, c := range stayed {
@@ -148,10 +152,15 @@ func (r *Report) AddMoved(dir string, netns uint64) {
 		case c.Reason.Code == clc.DiagNone:
 			reason = Unexplained
 		}
+		var in, out *uint64
+		if c.Payload.Known {
+			in, out = &c.Payload.Received, &c.Payload.Written
+		}
 		r.Connections = append(r.Connections, Conn{StatusConn: control.StatusConn{
 			State: "Active", Local: c.Local.String(), Peer: c.Peer.String(), Role: roleOf(c.Connection), Mode: "TCP", ReasonCode: control.ReasonCode(c.Reason.Code), Reason: reason,
 			UID: c.UID, Inode: c.Inode, NetNS: netns, RecvQ: c.RecvQ, SendQ: c.SendQ, PeerPID: c.PeerPID, PeerCommand: c.PeerCommand,
-		}, PID: c.PID, Command: c.Command, Dir: of, Bare: c.Bare, PeerUID: c.PeerUID})
+		}, PID: c.PID, Command: c.Command, Dir: of, Bare: c.Bare, PeerUID: c.PeerUID, BytesIn: in,
+			BytesOut: out})
 	}
 	for i := range r.Connections {
 		r.Connections[i].Explain()

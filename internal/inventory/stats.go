@@ -88,7 +88,7 @@ func (s *Stats) modeTable() *text.Table {
 	}}
 	size := func(n uint64) string { return text.Bytes(int64(min(n, 1<<62))) }
 	for _, m := range Modes(&s.Total) {
-		in, out := "n/a", "n/a" // supervisors of 'gosmc run' do not see payload
+		in, out := "n/a", "n/a"
 		if n, counted := s.Total.Bytes[m]; counted {
 			in, out = size(n.In), size(n.Out)
 		}

@@ -21,13 +21,15 @@ const (
 // endsBuffer is the receive buffer for news of ended sockets, in bytes: some ten thousand of them.
 const endsBuffer = 8 << 20
 
-// An Info has the counters of a connection. Bytes include one for SYN and one for FIN.
+// An Info has the counters of a connection. Bytes include one for SYN and one for FIN, but for
+// Written.
 type Info struct {
 	Known       bool   // false: the kernel sent none
 	MSS         uint32 // bytes of a full segment that the socket sends
 	RTT         time.Duration
 	Sent        uint64 // bytes that the peer has acknowledged
 	Received    uint64 // bytes
+	Written     uint64 // bytes of payload that were sent, each once; before Linux 4.19 it is Sent
 	SegmentsOut uint32 // with data
 	SegmentsIn  uint32
 }
@@ -41,6 +43,9 @@ const (
 	infoDataSegsIn  = 152
 	infoDataSegsOut = 156
 	infoLen         = 160
+	infoBytesSent   = 200
+	infoBytesAgain  = 208
+	infoLenSent     = 216
 )
 
 // parseInfo reads the counters of a message about a TCP socket.
@@ -56,6 +61,10 @@ func parseInfo(msg []byte) (i Info) {
 			Sent: n.Uint64(b[infoBytesAcked:]), Received: n.Uint64(b[infoBytesIn:]),
 			SegmentsOut: n.Uint32(b[infoDataSegsOut:]), SegmentsIn: n.Uint32(b[infoDataSegsIn:]),
 		}
+		i.Written = i.Sent
+		if len(b) >= infoLenSent {
+			i.Written = n.Uint64(b[infoBytesSent:]) - n.Uint64(b[infoBytesAgain:])
+		}
 	})
 	return i
 }
@@ -64,7 +73,16 @@ func parseInfo(msg []byte) (i Info) {
 // counters. Sockets in TIME_WAIT, which no program has, are left out. The kernel's list may have a
 // connection twice, or lack one, if connections come and go meanwhile.
 func EachTCP(found func(Socket, Info)) error {
-	const states = 1<<TCPEstablished | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11 // FIN_WAIT to CLOSING
+	return eachInfo(1<<TCPEstablished|1<<4|1<<5|1<<8|1<<9|1<<11, found) // FIN_WAIT to CLOSING
+}
+
+// EachEstablished is [EachTCP] for established connections, of which neither side has ended sending.
+func EachEstablished(found func(Socket, Info)) error {
+	return eachInfo(1<<TCPEstablished, found)
+}
+
+// eachInfo calls found for each TCP socket in one of a set of states.
+func eachInfo(states uint32, found func(Socket, Info)) error {
 	for _, a := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		q := query{
 			flags: unix.NLM_F_REQUEST | unix.NLM_F_DUMP, family: family(a), states: states,

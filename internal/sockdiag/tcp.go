@@ -71,12 +71,6 @@ func Listeners(port uint16) (list []Socket, err error) {
 	return list, err
 }
 
-// Established asks for the sockets of established connections.
-func Established() (list []Socket, err error) {
-	err = dumpTCP(TCPEstablished, 0, func(s Socket) { list = append(list, s) })
-	return list, err
-}
-
 // dumpTCP asks for sockets in a state with a local port, with any if that is 0.
 func dumpTCP(state int, port uint16, found func(Socket)) error {
 	for _, a := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {

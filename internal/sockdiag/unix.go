@@ -20,11 +20,12 @@ const (
 
 // A UnixSocket has the kernel's facts about a Unix socket.
 type UnixSocket struct {
-	Name  string // "@" and an abstract name, or a path; "" if the socket has none
-	Inode uint32
-	Peer  uint32 // the inode of the other end
-	RecvQ uint32 // bytes that its program has not read
-	UID   uint32 // the user that owns the socket
+	Name   string // "@" and an abstract name, or a path; "" if the socket has none
+	Inode  uint32
+	Cookie uint64 // as SO_COOKIE
+	Peer   uint32 // the inode of the other end
+	RecvQ  uint32 // bytes that its program has not read
+	UID    uint32 // the user that owns the socket
 }
 
 // EachUnix asks for the connected Unix sockets and calls found for each.
@@ -46,6 +47,7 @@ func parseUnix(msg []byte) (s UnixSocket, ok bool) {
 		return s, false
 	}
 	s.Inode = binary.NativeEndian.Uint32(msg[4:])
+	s.Cookie = uint64(binary.NativeEndian.Uint32(msg[8:])) | uint64(binary.NativeEndian.Uint32(msg[12:]))<<32
 	ok = attributes(msg[unixMessageLen:], func(kind uint16, value []byte) {
 		switch {
 		case kind == unixName && len(value) > 0 && value[0] == 0:

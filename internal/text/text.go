@@ -77,6 +77,23 @@ func Process(pid int, command string) string {
 	return strconv.Itoa(pid) + "/" + OrNA(command)
 }
 
+// Container returns the name of the container that a process of a user is in, "-" if it is in none. An
+// empty user is not known.
+func Container(user, name string) string {
+	if user != "" && name == "" {
+		return "-"
+	}
+	return OrNA(name)
+}
+
+// Count returns a number that not everybody knows, "n/a" for nil.
+func Count(n *uint64) string {
+	if n == nil {
+		return "n/a"
+	}
+	return strconv.FormatUint(*n, 10)
+}
+
 // Number returns v with three significant digits, or all digits before the point; "n/a" for
 // infinity and NaN.
 func Number(v float64) string {

@@ -47,6 +47,7 @@ EXPORT int listen(int fd, int backlog)
 
 		(void)board_waiting(); /* have it before somebody is told of us */
 		bare_open(fd, id.local.port);
+		tally_listens();
 		deferral_take(fd);
 		if (supervisor_send(sock, &m, -1))
 			status = supervisor_receive(sock, KIND_ANNOUNCE, NULL);

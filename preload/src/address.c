@@ -84,6 +84,25 @@ static bool refused(const struct msghdr *m)
 	return !plausible(m) || m->msg_iovlen > IOV_MAX || (m->msg_iovlen && !plausible(m->msg_iov)) || (m->msg_name && (int)m->msg_namelen < 0);
 }
 
+/* not_passed_on is for a message that was not sent, after passed_on. */
+static void not_passed_on(const struct msghdr *m)
+{
+	struct msghdr copy = *m;
+
+	if (!plausible(m->msg_control) || m->msg_controllen > CONTROL_MOST)
+		return;
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&copy); c; c = CMSG_NXTHDR(&copy, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
+			continue;
+		for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			tally_lent(fd, -1);
+		}
+	}
+}
+
 /* passed_on has the descriptors that a message takes along go in-band. False: there are bytes in a ring of one of them. */
 static bool passed_on(const struct msghdr *m)
 {
@@ -101,8 +120,11 @@ static bool passed_on(const struct msghdr *m)
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
 			birth_never(fd);
 			ok = end_leave(fd) && ok;
+			tally_lent(fd, 1);
 		}
 	}
+	if (!ok)
+		not_passed_on(m);
 	return ok;
 }
 
@@ -127,22 +149,17 @@ static ssize_t send_beside(struct end *e, int fd, const struct msghdr *m, int fl
 		passed = false;
 	}
 	r = next.sendmsg(fd, m, flags);
+	tally_in_band(e, true, r);
 	if (passed)
 		gate_exit(&e->sending);
 	return r;
 }
 
-EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+/* send_message is sendmsg for a message that is not refused. */
+static ssize_t send_message(struct end *e, int fd, const struct msghdr *m, int flags)
 {
-	struct end *e = end_at(fd);
 	ssize_t r = NOT_OURS;
 
-	if (refused(m))
-		return next.sendmsg(fd, m, flags);
-	if (m->msg_controllen && !passed_on(m)) {
-		errno = ETOOMANYREFS;
-		return -1;
-	}
 	if (e && (flags & MSG_OOB))
 		end_in_band(fd); /* marks of rings would hide from the peer how much comes before the urgent byte */
 	if (e && (m->msg_controllen || (flags & (MSG_OOB | MSG_FASTOPEN))))
@@ -162,6 +179,31 @@ EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 	return r;
 }
 
+EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+	struct end *e = end_at(fd);
+	ssize_t r;
+
+	if (refused(m))
+		return next.sendmsg(fd, m, flags);
+	if (m->msg_controllen && !passed_on(m)) {
+		errno = ETOOMANYREFS;
+		return -1;
+	}
+	r = send_message(e, fd, m, flags);
+	if (r < 0 && m->msg_controllen)
+		not_passed_on(m);
+	return r;
+}
+
+/* not_sent is for the messages of a call from one on that were not sent, after passed_on. */
+static void not_sent(const struct mmsghdr *m, unsigned int from, unsigned int n)
+{
+	for (; from < n; from++)
+		if (!refused(&m[from].msg_hdr) && m[from].msg_hdr.msg_controllen)
+			not_passed_on(&m[from].msg_hdr);
+}
+
 EXPORT int sendmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags)
 {
 	unsigned int i;
@@ -174,10 +216,12 @@ EXPORT int sendmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags)
 	if (!end_at(fd)) {
 		for (i = 0; i < n; i++)
 			if (!refused(&m[i].msg_hdr) && m[i].msg_hdr.msg_controllen && !passed_on(&m[i].msg_hdr)) {
+				not_sent(m, 0, i);
 				errno = ETOOMANYREFS;
 				return -1;
 			}
 		r = next.sendmmsg(fd, m, n, flags);
+		not_sent(m, r > 0 ? (unsigned int)r : 0, n);
 		if (r >= 0 || errno != EISCONN || !settings.on || !guard_may(fd))
 			return r;
 	}
@@ -248,6 +292,7 @@ EXPORT ssize_t recvfrom(int fd, void *b, size_t n, int flags, struct sockaddr *s
 		return r;
 	}
 	r = next.recvfrom(fd, b, n, flags, sa, len);
+	tally_urgent(e, flags, r);
 
 	if (r >= 0 && room >= sizeof(sa->sa_family))
 		unname(fd, sa, len);
@@ -286,6 +331,7 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 		return r;
 	}
 	r = next.recvmsg(fd, m, flags);
+	tally_urgent(e, flags, r);
 
 	if (r >= 0 && room >= sizeof(sa_family_t))
 		unname(fd, m->msg_name, &m->msg_namelen);

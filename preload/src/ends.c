@@ -189,19 +189,20 @@ void end_drop(int fd)
 	holders_leave(e); /* a connection goes on where others have it */
 	admission_ended(e);
 	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
+	tally_over(e);
 	drop(&e->out);
 	drop(&e->in);
 	gift_drop(e);
 }
 
-/* born takes a descriptor that is the end of a pair, with the generation of the processes that can have it, 0 if others can, too. */
-static void born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint32_t never)
+/* born takes a descriptor that is the end of a pair, with the generation of the processes that can have it, 0 if others can, too. False: none is taken here. */
+static bool born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint32_t never)
 {
 	struct end *e;
 	uint32_t have = __atomic_load_n(&top, __ATOMIC_RELAXED);
 
 	if (!settings.rings || fd < 0 || fd >= ENDS || end_foreign())
-		return;
+		return false;
 	e = &ends[fd];
 	end_drop(fd);
 	drop(&e->out);
@@ -221,15 +222,39 @@ static void born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint3
 	e->waits = waits;
 	e->sent = e->seen = e->asked = 0;
 	holders_forget(e);
+	e->copied = 0;
+	e->tally = NULL;
 	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 	__atomic_store_n(&e->cookie, cookie, __ATOMIC_RELEASE);
+	return true;
+}
+
+/* ends_tally says whether a descriptor of this process is counted in a slot. */
+bool ends_tally(const struct tally *a)
+{
+	for (int fd = 0; fd < ends_top(); fd++)
+		if (__atomic_load_n(&ends[fd].tally, __ATOMIC_RELAXED) == a)
+			return true;
+	return false;
+}
+
+/* ends_tallies calls a function with the slot of each descriptor that has one. */
+void ends_tallies(void (*each)(struct tally *a))
+{
+	for (int fd = 0; fd < ends_top(); fd++) {
+		struct tally *a = __atomic_load_n(&ends[fd].tally, __ATOMIC_ACQUIRE);
+
+		if (a)
+			each(a);
+	}
 }
 
 /* end_born takes a descriptor that has become the end of a pair just now, and the cookie of that. */
 void end_born(int fd, uint64_t cookie, bool waits)
 {
-	born(fd, cookie, waits, births_generation(), 0);
+	if (born(fd, cookie, waits, births_generation(), 0))
+		tally_born(&ends[fd], false);
 	adopt_mark(fd);
 }
 
@@ -262,8 +287,10 @@ void end_adopt(int fd)
 	if (!settings.on || !identity_of(fd, &id))
 		return;
 	cookie = cookie_of(fd);
-	if (cookie)
-		born(fd, cookie, false, 0, NEVER_OUT | NEVER_IN | (options_later(fd) ? GONE_LATER : 0));
+	if (!cookie)
+		return;
+	if (born(fd, cookie, false, 0, NEVER_OUT | NEVER_IN | (options_later(fd) ? GONE_LATER : 0)))
+		tally_born(&ends[fd], true);
 }
 
 /* end_waits takes note of O_NONBLOCK. */
@@ -327,10 +354,13 @@ bool end_dup(int fd, int to)
 	guard_copy(fd, to);
 	if (!e)
 		return true;
-	if (to >= ENDS || end_foreign())
+	if (to >= ENDS || end_foreign()) {
+		tally_lent(fd, 1); /* the next program may find it */
 		return leave_out(e, fd) && leave_in(e, fd);
+	}
 	born(to, cookie_of(to), false, 0, NEVER_OUT | NEVER_IN | (e->never & (ASKED_ROOM | GONE_SHUT | GONE_RESET)));
 	d = &ends[to];
+	tally_copied(e, d);
 	copy(&e->out, &d->out);
 	copy(&e->in, &d->in);
 	edges_dup(fd, to);
@@ -342,8 +372,8 @@ void end_replaced(int fd, uint64_t cookie, bool waits)
 {
 	struct end *e = &ends[fd];
 	uint32_t never = __atomic_load_n(&e->never, __ATOMIC_SEQ_CST);
+	uint64_t was = __atomic_exchange_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
 
-	__atomic_store_n(&e->cookie, 0, __ATOMIC_SEQ_CST);
 	drop(&e->out);
 	drop(&e->in);
 	gift_drop(e);
@@ -354,6 +384,7 @@ void end_replaced(int fd, uint64_t cookie, bool waits)
 	e->on = 0;
 	e->seen = 0;
 	__atomic_store_n(&e->cookie, cookie, __ATOMIC_RELEASE);
+	tally_moved(e, was);
 	adopt_mark(fd);
 }
 
@@ -379,8 +410,10 @@ bool ends_leave_all(void)
 	bool all = true;
 
 	__atomic_store_n(&settings.rings, false, __ATOMIC_SEQ_CST);
-	for (int fd = 0; fd < ends_top(); fd++)
+	for (int fd = 0; fd < ends_top(); fd++) {
 		all = end_leave(fd) && all;
+		tally_lent(fd, 1); /* for good: all that moves bytes from now on is not seen */
+	}
 	epoll_plain_all();
 	return all;
 }

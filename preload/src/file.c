@@ -37,11 +37,14 @@ static ssize_t send_small(int out, int in, off64_t *offset, size_t n)
 EXPORT ssize_t sendfile64(int out, int in, off64_t *offset, size_t n)
 {
 	ssize_t sent = send_small(out, in, offset, n);
+	long r;
 
 	if (sent != NOT_OURS)
 		return sent;
 	end_in_band(out);
-	return sys_return(SYS(sendfile, out, in, offset, n));
+	r = SYS(sendfile, out, in, offset, n);
+	tally_in_band(end_at(out), true, r);
+	return sys_return(r);
 }
 
 EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t n)

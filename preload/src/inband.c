@@ -201,6 +201,7 @@ ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *o
 		gate_exit(&e->receiving);
 	uring_settle();
 	if (n > 0 && !(flags & MSG_PEEK)) {
+		tally_in_band(e, false, n);
 		if ((size_t)n == shown)
 			*marked = true; /* there may be more parts than the kernel was shown */
 		span_skip(s, (size_t)n);

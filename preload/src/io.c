@@ -25,7 +25,9 @@ EXPORT ssize_t recv(int fd, void *b, size_t n, int flags)
 
 	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) && (r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS)
 		return r;
-	return next.recv(fd, b, n, flags);
+	r = next.recv(fd, b, n, flags);
+	tally_urgent(e, flags, r);
+	return r;
 }
 
 EXPORT ssize_t readv(int fd, const struct iovec *v, int n)

@@ -176,8 +176,11 @@ static void keep_from(struct kept *k, bool all)
 		flags = SYS(fcntl, fd, F_GETFD);
 		if (flags < 0 || (!all && (flags & FD_CLOEXEC)))
 			continue;
-		if (end_leave(fd) || (flags & FD_CLOEXEC))
+		if (end_leave(fd) || (flags & FD_CLOEXEC)) {
+			if (!(flags & FD_CLOEXEC))
+				tally_lent(fd, 1);
 			continue;
+		}
 		if (!k->any)
 			memset(k->bits, 0, sizeof(k->bits));
 		k->any = true;
@@ -187,10 +190,17 @@ static void keep_from(struct kept *k, bool all)
 	hand_may_wait(false);
 }
 
-static void keep_no_more(const struct kept *k)
+/* keep_no_more is for afterwards; ran: there is another program. */
+static void keep_no_more(const struct kept *k, bool ran)
 {
 	int saved = errno;
 
+	for (int fd = 0; !ran && fd < ends_top(); fd++) {
+		long flags = end_at(fd) ? SYS(fcntl, fd, F_GETFD) : -1;
+
+		if (flags >= 0 && !(flags & FD_CLOEXEC))
+			tally_lent(fd, -1);
+	}
 	for (int fd = 0; k->any && fd < ENDS; fd++) {
 		long flags;
 
@@ -209,7 +219,7 @@ EXPORT int execve(const char *path, char *const *argv, char *const *envp)
 
 	keep_from(&k, false);
 	r = SYS(execve, path, argv, envp);
-	keep_no_more(&k);
+	keep_no_more(&k, false);
 	return (int)sys_return(r);
 }
 
@@ -227,7 +237,7 @@ EXPORT int execvpe(const char *file, char *const *argv, char *const *envp)
 		next_resolve();
 	keep_from(&k, false);
 	r = next.execvpe(file, argv, envp);
-	keep_no_more(&k);
+	keep_no_more(&k, false);
 	return r;
 }
 
@@ -244,7 +254,7 @@ int execveat(int dir, const char *path, char *const *argv, char *const *envp, in
 
 	keep_from(&k, false);
 	r = SYS(execveat, dir, path, argv, envp, flags);
-	keep_no_more(&k);
+	keep_no_more(&k, false);
 	return (int)sys_return(r);
 }
 
@@ -309,7 +319,7 @@ EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_acti
 		next_resolve();
 	keep_from(&k, false);
 	r = next.posix_spawn(pid, path, actions, attr, argv, envp);
-	keep_no_more(&k);
+	keep_no_more(&k, r == 0);
 	return r;
 }
 
@@ -323,7 +333,7 @@ EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_act
 		next_resolve();
 	keep_from(&k, false);
 	r = next.posix_spawnp(pid, file, actions, attr, argv, envp);
-	keep_no_more(&k);
+	keep_no_more(&k, r == 0);
 	return r;
 }
 
@@ -334,6 +344,7 @@ EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions,
 		next_resolve();
 	if (!end_leave(fd))
 		return EBUSY;
+	tally_lent(fd, 1);
 	return next.posix_spawn_file_actions_adddup2(actions, fd, to);
 }
 
@@ -346,7 +357,7 @@ EXPORT int system(const char *command)
 		next_resolve();
 	keep_from(&k, false);
 	r = next.system(command);
-	keep_no_more(&k);
+	keep_no_more(&k, r != -1);
 	return r;
 }
 
@@ -359,7 +370,7 @@ EXPORT FILE *popen(const char *command, const char *mode)
 		next_resolve();
 	keep_from(&k, false);
 	f = next.popen(command, mode);
-	keep_no_more(&k);
+	keep_no_more(&k, f);
 	return f;
 }
 
@@ -372,6 +383,7 @@ EXPORT FILE *fdopen(int fd, const char *mode)
 		errno = ENOMEM;
 		return NULL;
 	}
+	tally_lent(fd, 1); /* for good */
 	return next.fdopen(fd, mode);
 }
 
@@ -388,10 +400,14 @@ void end_in_band(int fd)
 
 EXPORT int vdprintf(int fd, const char *format, va_list args)
 {
+	int r;
+
 	if (!next.vdprintf)
 		next_resolve();
 	end_in_band(fd);
-	return next.vdprintf(fd, format, args);
+	r = next.vdprintf(fd, format, args);
+	tally_in_band(end_at(fd), true, r);
+	return r;
 }
 
 EXPORT int dprintf(int fd, const char *format, ...)
@@ -409,10 +425,14 @@ EXPORT int dprintf(int fd, const char *format, ...)
 EXPORT int __vdprintf_chk(int fd, int flag, const char *format, va_list args);
 int __vdprintf_chk(int fd, int flag, const char *format, va_list args)
 {
+	int r;
+
 	if (!next.vdprintf_chk)
 		next_resolve();
 	end_in_band(fd);
-	return next.vdprintf_chk(fd, flag, format, args);
+	r = next.vdprintf_chk(fd, flag, format, args);
+	tally_in_band(end_at(fd), true, r);
+	return r;
 }
 
 EXPORT int __dprintf_chk(int fd, int flag, const char *format, ...);
@@ -476,6 +496,7 @@ static ssize_t splice_ring(struct end *e, int in, int out, size_t n, unsigned fl
 EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, size_t n, unsigned flags)
 {
 	struct end *e = end_at(in);
+	long r;
 
 	end_in_band(out);
 	if (e) {
@@ -490,5 +511,8 @@ EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, 
 		if (!leave_in(e, in))
 			return sys_return(-EINVAL); /* as of a file that cannot be spliced; the next time it may be in-band */
 	}
-	return sys_return(SYS(splice, in, in_offset, out, out_offset, n, flags));
+	r = SYS(splice, in, in_offset, out, out_offset, n, flags);
+	tally_in_band(e, false, r);
+	tally_in_band(end_at(out), true, r);
+	return sys_return(r);
 }

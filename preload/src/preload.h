@@ -217,6 +217,13 @@ void reset_mark(int fd, bool on);
 void bare_open(int fd, uint16_t port);
 void bare_count(int listener, int fd);
 
+/* tally.c */
+void tally_listens(void);
+void tally_lent(int fd, int n);
+void tally_forking(void);
+void tally_not_forked(void);
+void tally_forked(void);
+
 /* admission.c */
 bool admission_known(const struct address *server);
 bool admission_ask(const char *path, const struct address *server, uint64_t netns, bool far, uint32_t *entry);

@@ -486,6 +486,8 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 				ring_broken(r, fd);
 				break;
 			}
+			if (!(flags & MSG_PEEK))
+				tally_ring(e, false, before - s->left);
 			ring_unlock(r);
 		}
 		if (off) {

@@ -82,17 +82,20 @@ static void forked(struct ring_side *side)
 void ring_forking(void)
 {
 	each(forking);
+	tally_forking();
 }
 
 void ring_not_forked(void)
 {
 	each(not_forked);
+	tally_not_forked();
 }
 
 void ring_forked(void)
 {
 	thread = 0;
 	each(forked);
+	tally_forked();
 }
 
 /* ring_alone says whether no other process has the end. */

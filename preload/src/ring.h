@@ -399,6 +399,21 @@ struct end {
 	uint32_t held;	    /* one more than the place of its record: holders.c. 0: none */
 	uint64_t asked;	    /* when the kernel was last asked about a process that has it, too */
 	uint32_t admission; /* where it is to be noted whether it was short: admission.c. 0: nowhere, or it is */
+	uint32_t copied; /* this process may have other descriptors with the same tally */
+	struct tally *tally; /* where its bytes are counted; NULL: nowhere */
+};
+
+#define TALLY_HOLDERS 3
+
+/* The bytes of an end: tally.c. The supervisor reads them. */
+struct tally {
+	uint64_t key; /* cookie of the end's socket; 0: the slot is free */
+	uint64_t in_band[2]; /* received and sent */
+	uint64_t ring[2]; /* the same; written with the lock of the side */
+	int32_t lent; /* descriptors of the end that programs may have which count nothing */
+	uint32_t forks; /* processes that are being made, and are not among the holders yet; TALLY_CROWD: some never will be */
+	uint32_t namespace; /* of the process IDs below; 0: they say nothing */
+	int32_t holders[TALLY_HOLDERS]; /* processes that have the end; 0: a place that is free */
 };
 
 #define LOOP_POLLS 0x80000000u /* above all serials; below: a thread ID */
@@ -431,6 +446,8 @@ enum cork {
 struct end *end_at(int fd);
 void end_adopt(int fd);
 int end_of(struct ring *const *where, bool *out);
+bool ends_tally(const struct tally *a);
+void ends_tallies(void (*each)(struct tally *a));
 bool end_is(int fd, const struct end *e);
 bool end_still(int fd, struct end *e);
 bool end_own(const struct end *e);
@@ -458,6 +475,37 @@ bool would_wait(int fd, int flags);
 #define ANSWERS 64 /* small files, after which a small ring is tried */
 #define STREAK 16 /* sends without a receive, after which a ring is worth it */
 #define NOT_OURS (-2) /* the descriptor is something else by now */
+
+/* tally.c */
+void tally_born(struct end *e, bool from);
+void tally_copied(struct end *from, struct end *to);
+void tally_over(struct end *e);
+void tally_moved(struct end *e, uint64_t was);
+
+/* tally_in_band counts the result of a call that has moved bytes in-band; e may be NULL. */
+static inline void tally_in_band(const struct end *e, bool out, long n)
+{
+	struct tally *a = e && n > 0 ? __atomic_load_n(&e->tally, __ATOMIC_RELAXED) : NULL;
+
+	if (a)
+		__atomic_fetch_add(&a->in_band[out], (uint64_t)n, __ATOMIC_RELAXED);
+}
+
+/* tally_urgent counts the result of a receive of urgent data, which the kernel does alone. */
+static inline void tally_urgent(const struct end *e, int flags, long n)
+{
+	if ((flags & (MSG_OOB | MSG_PEEK)) == MSG_OOB)
+		tally_in_band(e, false, n);
+}
+
+/* tally_ring counts bytes with the lock of a side: so nobody else counts those of the same direction meanwhile. */
+static inline void tally_ring(const struct end *e, bool out, size_t n)
+{
+	struct tally *a = __atomic_load_n(&e->tally, __ATOMIC_RELAXED);
+
+	if (a && n)
+		__atomic_store_n(&a->ring[out], __atomic_load_n(&a->ring[out], __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
+}
 
 /* admission.c */
 void admission_grown(struct end *e);

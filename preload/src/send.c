@@ -480,6 +480,7 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 			ring_broken(r, fd);
 			break;
 		}
+		tally_ring(e, true, before - s->left);
 		if (turn != TURN_MORE || s->left != before) {
 			vain = 0;
 		} else if (++vain > VAIN) {
@@ -613,7 +614,10 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 		if (!gate_enter(&e->sending)) {
 			if (__atomic_load_n(&e->out, __ATOMIC_SEQ_CST))
 				continue;
-			return all == s.left ? NOT_OURS : (ssize_t)(all - s.left);
+			if (all != s.left)
+				return (ssize_t)(all - s.left);
+			tally_lent(fd, 1); /* for good: the caller sends, and nobody counts it */
+			return NOT_OURS;
 		}
 		if (__atomic_load_n(&e->out, __ATOMIC_SEQ_CST)) {
 			gate_exit(&e->sending);
@@ -626,7 +630,9 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 		if (offer(e, fd, &s)) {
 			gate_exit(&e->sending);
 			uring_settle();
-			span_skip(&s, s.left <= RING_BYTES_LEAST / 2 ? s.left : 1);
+			n = s.left <= RING_BYTES_LEAST / 2 ? (ssize_t)s.left : 1;
+			tally_in_band(e, true, n);
+			span_skip(&s, (size_t)n);
 			if (s.left == 0)
 				return (ssize_t)all;
 			continue;
@@ -640,6 +646,7 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 
 			n = next.sendmsg(fd, &m, flags | MSG_NOSIGNAL);
 		}
+		tally_in_band(e, true, n);
 		gate_exit(&e->sending);
 		uring_settle();
 		if (n < 0) {

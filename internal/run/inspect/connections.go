@@ -18,6 +18,7 @@ type Connection struct {
 	Local, Peer  netip.AddrPort
 	Server       bool // it has accepted
 	Inode        uint64
+	Cookie       uint64 // as SO_COOKIE; 0 of a TCP socket
 	UID          uint32
 	RecvQ, SendQ uint64 // bytes that the program has not read, and that its peer has not
 	PID          int    // a process that has the descriptor; 0 if it is another user's, or on its way to its program
@@ -52,7 +53,10 @@ func Connections() ([]Connection, error) {
 
 // connectionOf returns the end that a Unix socket is. It reports false if it is none of ours.
 func connectionOf(u sockdiag.UnixSocket) (c Connection, ok bool) {
-	c = Connection{Inode: uint64(u.Inode), UID: u.UID, RecvQ: uint64(u.RecvQ), peer: uint64(u.Peer)}
+	c = Connection{
+		Inode: uint64(u.Inode), Cookie: u.Cookie, UID: u.UID, RecvQ: uint64(u.RecvQ),
+		peer: uint64(u.Peer),
+	}
 	if n, ok := proto.ParseName(u.Name); ok {
 		c.Local, c.Peer, c.Server, c.unique = n.Local, n.Peer, n.Role == proto.RoleServer, n.Unique
 		return c, true

@@ -18,7 +18,8 @@ import (
 // A TCPConnection is one end of a connection that stayed TCP, of a program that was started by 'gosmc run'.
 type TCPConnection struct {
 	Connection
-	Reason clc.Reason // as far as it can be told from outside; Code is [clc.DiagNone] if nothing is known against it
+	Reason  clc.Reason    // as far as it can be told from outside; Code is [clc.DiagNone] if nothing is known against it
+	Payload sockdiag.Info // as the kernel counts
 	// Bare is an end of the connection whose program was not started by 'gosmc run'; 0: there is
 	// none, or it is not known.
 	Bare int
@@ -111,15 +112,16 @@ func TCPConnections() ([]TCPConnection, error) {
 	if err != nil {
 		return nil, err
 	}
-	sockets, err := sockdiag.Established()
-	if err != nil {
-		return nil, err
-	}
-	all := make([]Connection, 0, len(sockets))
-	for _, s := range sockets {
+	var all []Connection
+	payload := make(map[uint64]sockdiag.Info) // by inode
+	err = sockdiag.EachEstablished(func(s sockdiag.Socket, i sockdiag.Info) {
 		all = append(all, Connection{
 			Local: s.Local, Peer: s.Peer, Inode: uint64(s.Inode), UID: s.UID, RecvQ: uint64(s.RecvQ), SendQ: uint64(s.SendQ),
 		})
+		payload[uint64(s.Inode)] = i
+	})
+	if err != nil {
+		return nil, err
 	}
 	owners(all)
 	type ends struct{ local, peer netip.AddrPort }
@@ -141,7 +143,7 @@ func TCPConnections() ([]TCPConnection, error) {
 		if peer != nil {
 			c.PeerPID, c.PeerCommand = peer.PID, peer.Command
 		}
-		t := TCPConnection{Connection: c, Reason: clc.Lookup(WhyTCP(&c, peer, programs, netns), clc.OSUnspecified)}
+		t := TCPConnection{Connection: c, Payload: payload[c.Inode], Reason: clc.Lookup(WhyTCP(&c, peer, programs, netns), clc.OSUnspecified)}
 		if peer != nil {
 			t.PeerUID = &peer.UID
 			if programs[peer.PID] == "" {

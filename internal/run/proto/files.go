@@ -44,7 +44,8 @@ func IsLink(name string) bool {
 	return ok && err == nil && IsSocketName(netns) // as many digits
 }
 
-// MarkSuffix ends the name of a supervisor's mark: an empty file that the library maps before main.
+// MarkSuffix ends the name of a supervisor's mark: a file that the library maps before main, with the
+// path in /proc of the memory in which programs count bytes.
 // The mapping is in /proc/PID/maps for as long as the program runs, and in its children. The
 // environment is not as good: many servers write their title over it.
 const MarkSuffix = ".run"

@@ -50,10 +50,10 @@ func TestConnections(t *testing.T) {
 					continue
 				}
 				got := list[i]
-				if got.Inode == 0 || got.Command == "" || got.PeerCommand != got.Command {
+				if got.Inode == 0 || got.Cookie == 0 || got.Command == "" || got.PeerCommand != got.Command {
 					t.Errorf("inode %d, command %q, the command of the peer %q", got.Inode, got.Command, got.PeerCommand)
 				}
-				want.Inode, want.Command, want.PeerCommand = got.Inode, got.Command, got.PeerCommand
+				want.Inode, want.Cookie, want.Command, want.PeerCommand = got.Inode, got.Cookie, got.Command, got.PeerCommand
 				if !cmp.Equal(got, want, cmpopts.IgnoreUnexported(inspect.Connection{}), cmpopts.EquateComparable(netip.AddrPort{})) {
 					t.Errorf("Connections = %+v, want %+v", got, want)
 				}

@@ -23,6 +23,7 @@ type record struct {
 	started time.Time
 	trace   control.Trace[event]
 	notes   notes
+	tally   *tally // nil: nobody counts bytes
 
 	mu      sync.Mutex
 	moved   uint64
@@ -137,6 +138,9 @@ func (v view) Status() control.Status {
 		st.Config = v.config()
 	}
 	v.readNotes()
+	if all, ends, counted := v.tally.read(); counted {
+		st.Counters.Bytes[proto.ModeUnix], st.Tallies = all, ends
+	}
 	short := admission.KeptBy(v.socket)
 	unoffered, _ := inspect.Bare(v.socket)
 	v.mu.Lock()

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -56,8 +57,9 @@ func newSupervisor(dir string, pid int) (*supervisor, error) {
 		err = s.Listen(rundir.Supervisors(dir), name, s.ours)
 	}
 	if err == nil {
-		makeMark(s.Path)
-		rundir.MakeTables(rundir.Supervisors(dir), tables...) // both can be done without
+		s.record.tally, _ = newTally() // it can be done without, as the next two
+		makeMark(s.Path, s.record.tally.mark())
+		rundir.MakeTables(rundir.Supervisors(dir), tables...)
 		err = s.openDoor()
 	}
 	var limit uint64
@@ -228,6 +230,7 @@ func (s *supervisor) close() {
 	if s.board != nil {
 		s.board.close()
 	}
+	s.record.tally.close()
 	proto.CloseAll([]int{s.followed.notify})
 	dispose.Close(s.door) // something may wait in talks that were not accepted
 }
@@ -247,11 +250,13 @@ func tidy(dir string, warn func(string)) {
 	})
 }
 
-// makeMark makes the mark of a supervisor. Its programs are found by their environment if it cannot be made.
-func makeMark(socket string) error {
-	f, err := os.OpenFile(socket+proto.MarkSuffix, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o600)
+// makeMark makes the mark of a supervisor, with the place of its tally. Its programs are found by
+// their environment if it cannot be made, and count nothing.
+func makeMark(socket, tally string) error {
+	f, err := os.OpenFile(socket+proto.MarkSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	return f.Close()
+	_, err = f.WriteString(tally)
+	return errors.Join(err, f.Close())
 }

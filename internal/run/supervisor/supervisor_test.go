@@ -142,7 +142,7 @@ func TestTidy(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(fd)
-	if err := makeMark(filepath.Join(dir, dead)); err != nil {
+	if err := makeMark(filepath.Join(dir, dead), ""); err != nil {
 		t.Fatal(err)
 	}
 	control := filepath.Join(filepath.Dir(dir), rundir.Control, dead)
