@@ -25,6 +25,7 @@ import (
 	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/internal/text"
 	"github.com/gosmc/smc/wire/clc"
 )
 
@@ -242,6 +243,19 @@ func shown(t *testing.T, environ []string, port string) (list []inventory.Conn) 
 	return list
 }
 
+// checkBytes expects so many bytes to have gone in each direction at every end of a mode.
+func checkBytes(t *testing.T, environ []string, port, mode string, want int) {
+	t.Helper()
+	for _, c := range shown(t, environ, port) {
+		if c.Mode != mode {
+			continue
+		}
+		if c.BytesIn == nil || c.BytesOut == nil || *c.BytesIn != uint64(want) || *c.BytesOut != uint64(want) {
+			t.Errorf("the %s of %v %s has received %s bytes and sent %s, want %d each", c.Role, c.Local, mode, text.Count(c.BytesIn), text.Count(c.BytesOut), want)
+		}
+	}
+}
+
 // TestRunMoves has two programs that do not know us talk, and a third one that was not started by us. When the supervisor is
 // killed their connection goes on, and the next one is TCP.
 func TestRunMoves(t *testing.T) {
@@ -261,9 +275,14 @@ func TestRunMoves(t *testing.T) {
 	if got := movedModes(t, environ, port); len(got) != 2 || got[0] != modeUnix || got[1] != modeUnix {
 		t.Errorf("ss shows %q, want two ends of a pair", got)
 	}
+	checkBytes(t, environ, port, modeUnix, len("over a pair\n"))
+	total := strconv.Itoa(len("over a pair\n"))
 	for verb, want := range map[string]string{
-		"stats --json": `"Unix": 1`,
-		"info --json":  `"pid": ` + strconv.Itoa(server.cmd.Process.Pid),
+		"stats --json":          `"Unix": 1`,
+		"ss -i sport = " + port: " " + total + "         " + total + "\n",
+		"metrics":               `smc_connection_bytes_total{mode="Unix",direction="in"} ` + strconv.Itoa(2*len("over a pair\n")),
+		"top --once --json":     `"bytes_in_rate":0,"bytes_out_rate":0`,
+		"info --json":           `"pid": ` + strconv.Itoa(server.cmd.Process.Pid),
 		"dump --history 100 --count 2 --pid " + strconv.Itoa(server.cmd.Process.Pid): "established a pair of Unix sockets pid=" + strconv.Itoa(server.cmd.Process.Pid),
 		"dump --history 100 --count 2 --pid " + strconv.Itoa(client.cmd.Process.Pid): "Offer pid=" + strconv.Itoa(client.cmd.Process.Pid),
 	} {
@@ -283,6 +302,7 @@ func TestRunMoves(t *testing.T) {
 	if got := movedModes(t, environ, port); len(got) != 2 {
 		t.Errorf("ss shows %q, want two ends still", got)
 	}
+	checkBytes(t, environ, port, "TCP", len("over TCP\n"))
 	if got := tcpReasons(t, environ, port); len(got) != 1 || !strings.HasPrefix(got[0], control.ReasonCode(clc.DiagPeerNoSMC).String()) {
 		t.Errorf("ss says of the end of the server that it is TCP for %q", got)
 	}
