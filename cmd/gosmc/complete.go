@@ -60,7 +60,7 @@ func completeNames(cmd *cobra.Command, args []string, toComplete string) (list [
 			list = append(list, i.Name)
 		}
 	case len(args) > 0:
-	case word == config.SMC || word == config.SEID || word == config.SMCRv1:
+	case word == config.SMC || word == config.SEID || word == config.SMCRv1 || word == config.BetweenHosts:
 		list = []cobra.Completion{"on", "off"}
 	case word == config.SMCRSpread:
 		list = []cobra.Completion{"connections", "bytes"}

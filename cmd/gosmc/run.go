@@ -15,6 +15,7 @@ import (
 	"github.com/gosmc/smc/internal/doctor"
 	"github.com/gosmc/smc/internal/exit"
 	"github.com/gosmc/smc/internal/policy"
+	"github.com/gosmc/smc/internal/run/engine"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/run/launch"
 	"github.com/gosmc/smc/internal/run/library"
@@ -166,7 +167,7 @@ func runProgram(
 		with, err := launch.Prepare(path, environ, len(flagged) > 0, preload.Library())
 		if err == nil {
 			self, _ := os.Executable()
-			environ = launch.WithTools(launch.WithMemory(with), self)
+			environ = launch.WithPeers(launch.WithTools(launch.WithMemory(with), self), s)
 		} else {
 			why = strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
@@ -251,6 +252,8 @@ func newSupervisorCommands() []*cobra.Command {
 		})
 	}
 	list = append(list, &cobra.Command{
+		Use: supervisor.EngineVerb + " DIR", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error { return engine.Serve(args[0]) },
+	}, &cobra.Command{
 		Use: launch.ProbeVerb, Hidden: true, Args: noArguments, RunE: func(*cobra.Command, []string) error { return launch.Probe() },
 	})
 	var arch string

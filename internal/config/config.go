@@ -11,6 +11,7 @@
 //	device  rdma:rxe0          # an RDMA device of the kernel that SMC-R may use at its addresses
 //	smcr-v1 on                 # offer and accept version 1 of SMC-R, over RoCEv2: on, off
 //	pnet    NET1 eth1          # PNETID of an interface
+//	between-hosts on           # connections of 'gosmc run' with peers are SMC-R, too: on, off
 //
 // Values of package smc that are about speed and memory. Names that Linux and AIX have for them stand
 // for them, too: see [Aliases].
@@ -73,6 +74,8 @@ const (
 	Device = "device"
 	SMCRv1 = "smcr-v1"
 	PNET   = "pnet"
+	// BetweenHosts says whether programs of 'gosmc run' speak SMC-R with peers.
+	BetweenHosts = "between-hosts"
 
 	SMC            = "smc"
 	Program        = "program"
@@ -100,7 +103,7 @@ var Variables = map[string]string{
 	UEID: "GOSMC_UEIDS", SEID: "GOSMC_SEID", Peer: "GOSMC_SMCR_PEERS", Device: "GOSMC_SMCR_DEVICES", SMCRv1: "GOSMC_SMCR_V1",
 	Program: "GOSMC_PROGRAMS", ListenPort: "GOSMC_LISTEN_PORTS", ListenAddress: "GOSMC_LISTEN_ADDRESSES",
 	ConnectPort: "GOSMC_CONNECT_PORTS", ConnectAddress: "GOSMC_CONNECT_ADDRESSES", Memory: "GOSMC_MEMORY", RingAfter: "GOSMC_RING_AFTER", ShortAfter: "GOSMC_SHORT_AFTER",
-	UsersWord: "GOSMC_USERS",
+	UsersWord: "GOSMC_USERS", BetweenHosts: "GOSMC_BETWEEN_HOSTS",
 	SMCRLinks: "GOSMC_SMCR_LINKS", SMCRConns: "GOSMC_SMCR_CONNS", SMCRSpread: "GOSMC_SMCR_SPREAD",
 	SMCRKeepAlive: "GOSMC_SMCR_KEEPALIVE", Spin: "GOSMC_SPIN", ReadBuffer: "GOSMC_READ_BUFFER",
 }
@@ -123,6 +126,8 @@ type Settings struct {
 	Devices []string
 	SMCRv1  bool
 	PNET    map[string]string // PNETIDs by the name of the interface
+
+	BetweenHosts bool // programs of 'gosmc run' speak SMC-R with Peers
 
 	Off             bool     // every connection is TCP
 	Programs        []string // that may leave it, see [NewPolicy]
@@ -165,6 +170,9 @@ func (f *File) settings(err error, getenv func(string) string) (Settings, error)
 	}
 	for _, v := range values[SMCRv1] {
 		s.SMCRv1, _ = ParseSwitch(v)
+	}
+	for _, v := range values[BetweenHosts] {
+		s.BetweenHosts, _ = ParseSwitch(v)
 	}
 	for _, v := range values[PNET] {
 		id, iface, _ := strings.Cut(v, " ")
@@ -237,7 +245,7 @@ func Check(word, value string) error {
 	case UEID:
 		_, err := pnet.ParseUEID(value)
 		return err
-	case SEID, SMCRv1, SMC:
+	case SEID, SMCRv1, SMC, BetweenHosts:
 		if _, err := ParseSwitch(value); err != nil { // rule: TestLoadErrors
 			return fmt.Errorf("%s %w", word, err)
 		}

@@ -12,7 +12,7 @@ import (
 var Words = []string{
 	SMC, Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress, UsersWord,
 	Memory, RingAfter, ShortAfter,
-	UEID, SEID, Peer, Device, SMCRv1, PNET,
+	UEID, SEID, Peer, Device, SMCRv1, PNET, BetweenHosts,
 	SMCRLinks, SMCRConns, SMCRSpread, SMCRKeepAlive, Spin, ReadBuffer,
 }
 
@@ -25,13 +25,14 @@ var Defaults = map[string]string{
 	ShortAfter: "16", UEID: "(none)", SEID: "on", Peer: "(peers with TCP option 254)",
 	Device: "(the address of the connection)", SMCRv1: "off", PNET: "(none)",
 	SMCRLinks: "2", SMCRConns: "255", SMCRSpread: "connections", SMCRKeepAlive: "30s", Spin: "50us",
-	ReadBuffer: "(by the caches and the memory of the machine)",
+	ReadBuffer:   "(by the caches and the memory of the machine)",
+	BetweenHosts: "off",
 }
 
 // IsList reports whether a word may have several values.
 func IsList(word string) bool {
 	switch word {
-	case SMC, Memory, RingAfter, ShortAfter, SEID, SMCRv1,
+	case SMC, Memory, RingAfter, ShortAfter, SEID, SMCRv1, BetweenHosts,
 		SMCRLinks, SMCRConns, SMCRSpread, SMCRKeepAlive, Spin, ReadBuffer:
 		return false
 	}

@@ -135,3 +135,17 @@ func (p Peers) Speak(remote netip.Addr, port uint16) bool {
 	}
 	return false
 }
+
+// Library is the rules as the library of 'gosmc run' reads them from its environment: address, prefix and
+// port in hexadecimal digits. Of IPv4 that is the mapped address.
+func (p Peers) Library() string {
+	list := make([]string, 0, len(p))
+	for _, r := range p {
+		ip, bits := r.prefix.Addr().As16(), r.prefix.Bits()
+		if r.prefix.Addr().Is4() {
+			bits += 96
+		}
+		list = append(list, fmt.Sprintf("%x/%02x/%04x", ip, bits, r.port))
+	}
+	return strings.Join(list, ",")
+}

@@ -193,3 +193,22 @@ func (noFabric) Sweep() (dirty bool) { return false }
 
 // AppendCursors implements [Conn].
 func (noFabric) AppendCursors(list []control.TraceEvent) []control.TraceEvent { return list }
+
+// CheckListening returns an error if a listener of package net does not listen: package net accepts
+// any socket as a listener.
+func CheckListening(l *net.TCPListener) error {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	listens := 0
+	if cerr := raw.Control(func(fd uintptr) {
+		listens, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	}); cerr != nil {
+		return cerr
+	}
+	if err == nil && listens == 0 {
+		err = unix.EINVAL // as accept has it
+	}
+	return err
+}

@@ -117,6 +117,19 @@ func (h *Host) Adopt(tcp *net.TCPConn) (conn.Conn, error) {
 	return c, nil
 }
 
+// Carry moves a TCP connection that was made elsewhere onto SMC, with a peer that speaks CLC. With a
+// reason it stays TCP. Whatever becomes of it, tcp belongs to the host.
+func (h *Host) Carry(ctx context.Context, tcp *net.TCPConn, role core.Role, why clc.Diagnosis) (conn.Conn, error) {
+	h.hold()
+	defer h.letGo()
+	h.openControl()
+	p := h.newConn(tcp, role == core.RoleClient, net.KeepAliveConfig{}, false)
+	if why != clc.DiagNone {
+		return p.FallBack(conn.AnyMode, conn.Fallback{Reason: h.lookup(why)})
+	}
+	return h.shakeNetworks(ctx, role, p, h.cfg.ReadBuffer, conn.AnyMode)
+}
+
 // dialing is one Dial.
 type dialing struct {
 	host   *Host

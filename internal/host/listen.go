@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/handshake"
@@ -120,7 +118,7 @@ func (h *Host) Listen(ctx context.Context, network, address string, opts ListenO
 func (h *Host) ListenOn(inner *net.TCPListener, opts ListenOptions) (*Listener, error) {
 	buffer, err := h.begin("tcp", opts.ReadBuffer)
 	if err == nil {
-		err = checkListening(inner)
+		err = conn.CheckListening(inner)
 	}
 	if err == nil {
 		l := h.newListener(inner, buffer, opts)
@@ -133,25 +131,6 @@ func (h *Host) ListenOn(inner *net.TCPListener, opts ListenOptions) (*Listener, 
 		}
 	}
 	return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: inner.Addr(), Err: err}
-}
-
-// checkListening returns an error if a listener of package net does not listen: package net accepts
-// any socket as a listener.
-func checkListening(l *net.TCPListener) error {
-	raw, err := l.SyscallConn()
-	if err != nil {
-		return err
-	}
-	listens := 0
-	if cerr := raw.Control(func(fd uintptr) {
-		listens, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
-	}); cerr != nil {
-		return cerr
-	}
-	if err == nil && listens == 0 {
-		err = unix.EINVAL // as accept has it
-	}
-	return err
 }
 
 func (h *Host) newListener(inner *net.TCPListener, buffer int, opts ListenOptions) *Listener {

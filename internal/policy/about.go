@@ -12,6 +12,7 @@ value; # begins a comment:
                            an RDMA device of the kernel that SMC-R may use
   smcr-v1 on               version 1 of SMC-R too, over RoCEv2: on, off          GOSMC_SMCR_V1
   pnet    NET1 eth1        PNETID of an interface
+  between-hosts on         programs of gosmc run speak SMC-R with peers: on, off GOSMC_BETWEEN_HOSTS
 
 Values of package smc about speed and memory. Names of Linux (sysctl) and AIX with the same meaning
 stand for them, too: smcr_max_links_per_lgr, smcr_max_conns_per_lgr or conns_per_lg,

@@ -127,12 +127,14 @@ static int moved(int listener, int fd, int flags)
 	bool asks = true;
 	bool marked;
 	bool paired;
+	bool carried;
 
 	if (fd < 0 || !settings.on || guard_on() || birth_is_tcp(listener))
 		return fd;
 	marked = letter_marked(fd);
 	paired = !marked && reach_paired(fd);
-	if (!marked && !paired && !board_waiting()) {
+	carried = hosts_some() && address_of(fd, false, &id.local, &id.ipv6) && address_of(fd, true, &id.peer, &six) && hosts_peer(&id.peer, id.local.port);
+	if (!marked && !paired && !carried && !board_waiting()) {
 		bare_count(listener, fd);
 		return fd;
 	}
@@ -141,7 +143,7 @@ static int moved(int listener, int fd, int flags)
 	/* A client elsewhere can have the mark, too, and would have us ask for each of its connections, again and again. */
 	if (marked && !letter_near(&id)) {
 		marked = false;
-		if (!board_waiting())
+		if (!carried && !board_waiting())
 			return fd;
 	}
 	if (!birth_place(fd) || ((flags & SOCK_NONBLOCK) && SYS(fcntl, fd, F_SETFL, O_RDWR | O_NONBLOCK) != 0))
@@ -151,7 +153,7 @@ static int moved(int listener, int fd, int flags)
 	if (paired)
 		end = claim(KIND_MEET, &id, fd, &memory);
 	/* One that has tokens of an attempt before may have been offered. */
-	if (end < 0 && asks && (!paired || board_waiting()))
+	if (end < 0 && asks && (!(paired || (carried && !marked)) || board_waiting()))
 		end = claim(KIND_CLAIM, &id, fd, &memory);
 	/* Another one that accepts may have found our end in the letterbox, and is about to give it back. */
 	for (int i = 0; end < 0 && asks && marked && i < AGAIN && !supervisor_slow(); i++) {
@@ -160,6 +162,9 @@ static int moved(int listener, int fd, int flags)
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
 		end = claim(KIND_CLAIM, &id, fd, &memory);
 	}
+	carried = end < 0 && carried;
+	if (carried) /* an engine finds out whether it speaks CLC */
+		end = claim(KIND_CARRIED, &id, fd, &memory);
 	if (end < 0) {
 		if (!marked && !paired)
 			bare_count(listener, fd);
@@ -191,6 +196,8 @@ static int moved(int listener, int fd, int flags)
 		SYS(close, tcp);
 	end_born(fd, cookie_of(fd), !(flags & SOCK_NONBLOCK));
 	end_gift(fd, memory, true);
+	if (carried)
+		end_carried(fd);
 	options_later_on(fd, on);
 	return fd;
 }

@@ -303,9 +303,16 @@ EXPORT int socket(int domain, int type, int protocol)
 
 EXPORT int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
-	long r = epoll_control(epfd, op, fd, event);
 	struct birth *b = birth_at(fd);
+	long r;
 
+	if (hosts_some()) { /* before, and not between what the kernel and what is noted here */
+		connect_settle(fd);
+		hosts_hold(true);
+	}
+	r = epoll_control(epfd, op, fd, event);
+	if (hosts_some())
+		hosts_hold(false);
 	if (r == 0 && b && b->cookie) {
 		bool same = b->registrations == 1 && b->epfd == epfd;
 

@@ -28,6 +28,7 @@ struct attempt {
 	long status, flags; /* of the socket */
 	char path[sizeof(settings.socket)]; /* of the supervisor */
 	uint64_t unique; /* the cookie of our end */
+	enum kind kind; /* of the message that asks our supervisor for our end */
 	uint64_t netns; /* of the socket, if it was looked for; else 0 */
 	bool announced; /* some supervisor of our user knows the listener */
 	bool admitted; /* admission has been asked, and admission is where */
@@ -551,7 +552,7 @@ static int reach_receive(void *from)
 	struct attempt *a = from;
 	int end = -1;
 
-	(void)supervisor_receive_two(a->sock, KIND_REACH, &end, &a->memory);
+	(void)supervisor_receive_two(a->sock, a->kind, &end, &a->memory);
 	return end;
 }
 
@@ -590,29 +591,28 @@ static void reach_answer(struct attempt *a)
 		a->end = -1;
 }
 
-/* reach_end asks our supervisor for our end of a connection with tokens, and puts it in place. False: TCP. */
-static bool reach_end(struct attempt *a, int fd)
+/* fetch asks our supervisor for our end of a connection that was made, and puts it in place. False: TCP. */
+static bool fetch(struct attempt *a, int fd, enum kind kind)
 {
 	struct message m;
 	long spare;
 
-	if (!reach_paired(fd) || !reach_possible_now(a, fd))
-		return false;
+	a->kind = kind;
 	a->sock = supervisor_open(settings.socket);
 	/* An end for which there is no descriptor would be lost, so one is kept free. */
 	spare = a->sock >= 0 ? SYS(fcntl, a->sock, F_DUPFD_CLOEXEC, 0) : -1;
 	if (spare >= 0)
 		SYS(close, (int)spare);
-	message_fill(&m, KIND_REACH, &a->id);
-	m.flags |= settings.rings ? FLAG_RINGS : 0;
+	message_fill(&m, kind, &a->id);
+	m.flags |= kind == KIND_REACH && settings.rings ? FLAG_RINGS : 0;
 	if (spare >= 0 && supervisor_send(a->sock, &m, fd))
 		reach_answer(a);
 	if (a->end < 0) {
-		reach_refused(&a->id.peer);
 		if (a->sock >= 0)
 			SYS(close, a->sock);
 		if (a->memory >= 0)
 			SYS(close, a->memory);
+		a->sock = a->memory = -1;
 		return false;
 	}
 	supervisor_parts(a->sock);
@@ -620,8 +620,55 @@ static bool reach_end(struct attempt *a, int fd)
 	(void)status(a, 0);
 	options_acknowledge(fd, birth_options(fd));
 	swap(a, fd);
+	if (kind == KIND_CARRY)
+		end_carried(fd);
 	attempt_drop(a);
 	return true;
+}
+
+/* reach_end asks our supervisor for our end of a connection with tokens, and puts it in place. False: TCP. */
+static bool reach_end(struct attempt *a, int fd)
+{
+	if (!reach_paired(fd) || !reach_possible_now(a, fd))
+		return false;
+	if (fetch(a, fd, KIND_REACH))
+		return true;
+	reach_refused(&a->id.peer);
+	return false;
+}
+
+/* carry_begin says, after attempt_begin, whether a connection is to go to an engine, once it is made. */
+static bool carry_begin(struct attempt *a, int fd, const struct sockaddr *sa, socklen_t len)
+{
+	return hosts_some() && settings.on && !guard_on() && !a->announced && address_parse(sa, len, &a->id.peer) && hosts_peer(&a->id.peer, a->id.peer.port) &&
+	       policy_connect(&a->id.peer) && (uid_t)SYS(geteuid) == settings.uid && birth_may_swap(fd) && !birth_told(fd);
+}
+
+/* carry_end hands a connection that was made to an engine. False: TCP. */
+static bool carry_end(struct attempt *a, int fd)
+{
+	a->admission = 0;
+	return hosts_state(fd) == HOSTS_FRESH && reach_possible_now(a, fd) && fetch(a, fd, KIND_CARRY);
+}
+
+/* connect_settle hands a connection to an engine for which a connect has not waited, if it has been made since. */
+void connect_settle(int fd)
+{
+	struct attempt a = {.sock = -1, .end = -1, .other = -1, .memory = -1};
+	enum hosts_state state;
+	int saved = errno;
+	bool six;
+
+	if (!end_settling(fd))
+		return;
+	state = birth_may_swap(fd) ? hosts_state(fd) : HOSTS_TCP;
+	if (state == HOSTS_FRESH && !birth_told(fd) && address_of(fd, true, &a.id.peer, &six))
+		(void)carry_end(&a, fd);
+	if (state == HOSTS_CONNECTING)
+		end_pending(fd);
+	else
+		end_connecting(fd, false);
+	errno = saved;
 }
 
 EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
@@ -630,24 +677,30 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 	struct identity id;
 	bool moved;
 	bool asked;
+	bool carry;
 	int saved = errno;
 	int r;
 	int error;
 
+	if (hosts_some())
+		connect_settle(fd);
 	if (!attempt_begin(&a, fd, sa, len)) {
 		if (settings.on && of_nothing(sa, len) && identity_of(fd, &id))
 			return (int)sys_return(disconnect(fd, &id));
 		asked = reach_begin(&a, fd, sa, len);
-		if (asked)
+		carry = carry_begin(&a, fd, sa, len);
+		if (asked || carry)
 			end_connecting(fd, true);
 		r = next.connect(fd, sa, len);
 		error = errno;
-		if (asked) {
+		if (asked || carry) {
 			if (r == 0 || error == EINPROGRESS)
-				(void)reach_end(&a, fd);
-			else
+				carry = !(asked && reach_end(&a, fd)) && carry && !carry_end(&a, fd) && hosts_state(fd) == HOSTS_CONNECTING;
+			else if (asked)
 				reach_withdraw(fd); /* the next attempt may be at another server */
 			end_connecting(fd, false);
+			if (carry && r != 0 && error == EINPROGRESS)
+				end_pending(fd);
 			errno = r == 0 ? saved : error;
 			return r;
 		}

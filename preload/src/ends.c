@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #define STILL_NSEC 40000000u
+#define PENDING ~0u /* of connecting: a connect that did not wait, which may be for a peer that speaks SMC-R */
 #define CONNECTING_TURNS 1000 /* of waiting for a connect: a tenth of a second */
 
 static struct end ends[ENDS];
@@ -32,6 +33,11 @@ static void settled(int fd, struct end *e)
 
 		if (owner == 0 || owner == ring_thread())
 			return;
+		if (owner == PENDING) {
+			if (!hosts_held())
+				connect_settle(fd);
+			return;
+		}
 		if (SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_SYN_SENT)
 			return;
 		if (turn == CONNECTING_TURNS || (turn % 8 == 0 && SYS(tgkill, births_process(), owner, 0) == -ESRCH)) {
@@ -63,6 +69,31 @@ void end_connecting(int fd, bool has)
 {
 	if (fd >= 0 && fd < ENDS)
 		__atomic_store_n(&ends[fd].connecting, has ? ring_thread() : 0, __ATOMIC_RELEASE);
+}
+
+/* end_pending takes note that a connect has not waited for a peer that may speak SMC-R. */
+void end_pending(int fd)
+{
+	if (fd >= 0 && fd < ENDS)
+		__atomic_store_n(&ends[fd].connecting, PENDING, __ATOMIC_RELEASE);
+}
+
+/* end_settling says, in one thread alone, whether such a descriptor is to be looked at: it has it until end_connecting or end_pending. */
+bool end_settling(int fd)
+{
+	uint32_t is = PENDING;
+
+	return fd >= 0 && fd < ENDS && __atomic_load_n(&ends[fd].connecting, __ATOMIC_RELAXED) == PENDING &&
+	       __atomic_compare_exchange_n(&ends[fd].connecting, &is, ring_thread(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+/* end_carried takes note that the peer of an end that was born just now is an engine, which knows no rings. */
+void end_carried(int fd)
+{
+	struct end *e = end_at(fd);
+
+	if (e)
+		__atomic_fetch_or(&e->never, NEVER_OUT | NEVER_IN, __ATOMIC_SEQ_CST);
 }
 
 /* end_of is the descriptor whose ring this is, for sending or for receiving. */
@@ -178,7 +209,11 @@ static void drop(struct ring **where)
 /* end_drop forgets a descriptor that is closed, or about to be. */
 void end_drop(int fd)
 {
-	struct end *e = end_at(fd);
+	struct end *e;
+
+	if (end_settling(fd))
+		end_connecting(fd, false);
+	e = end_at(fd);
 
 	epoll_closed(fd);
 	guard_drop(fd);

@@ -660,6 +660,8 @@ EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 	bool ends;
 	long r;
 
+	if (level == SOL_SOCKET && name == SO_ERROR && hosts_some())
+		connect_settle(fd); /* a program that has not waited asks so whether it is connected */
 	if (guarded(fd, level, name, kernel_get, val, len, &r, &ends))
 		return (int)sys_return(ends ? give_number(fd, val, len, 0) : r);
 	if (get_often(fd, level, name, val, len))

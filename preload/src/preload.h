@@ -82,6 +82,8 @@ enum kind {
 	KIND_RELAY = 9,
 	KIND_REACH = 16,
 	KIND_MEET = 17,
+	KIND_CARRY = 18,
+	KIND_CARRIED = 19,
 };
 
 enum status {
@@ -182,6 +184,20 @@ void reach_listen(int fd);
 bool reach_possible(const struct address *to);
 void reach_refused(const struct address *to);
 
+/* hosts.c */
+enum hosts_state {
+	HOSTS_TCP,	  /* it is, or stays, what it is */
+	HOSTS_CONNECTING, /* not connected yet */
+	HOSTS_FRESH,	  /* connected just now, and nothing has gone over it */
+};
+
+void hosts_read(const char *v);
+bool hosts_some(void);
+bool hosts_peer(const struct address *remote, uint16_t port);
+enum hosts_state hosts_state(int fd);
+void hosts_hold(bool on);
+bool hosts_held(void);
+
 /* start.c: the settings of the environment, which are read once. */
 struct settings {
 	bool on;
@@ -273,6 +289,9 @@ void end_born(int fd, uint64_t cookie, bool waits);
 void end_waits(int fd, bool waits);
 void end_limited(int fd);
 void end_connecting(int fd, bool has);
+void end_pending(int fd);
+bool end_settling(int fd);
+void end_carried(int fd);
 void end_admitted(int fd, uint32_t entry);
 void end_gift(int fd, int memfd, bool server);
 void end_drop(int fd);
@@ -316,6 +335,7 @@ void deferral_give(int fd);
 bool deferral_set(int fd, const void *val, socklen_t len, long *result);
 
 /* connect.c */
+void connect_settle(int fd);
 bool connect_announced(int fd, const struct address *server);
 void signal_ready(int fd);
 

@@ -112,6 +112,7 @@ __attribute__((constructor)) static void start(void)
 	v = getenv("GOSMC_MEMORY");
 	if (v)
 		settings.memory = strtoull(v, NULL, 10);
+	hosts_read(getenv("GOSMC_RUN_PEERS"));
 	calls_start();
 	settings.on = true;
 	if (settings.rings)

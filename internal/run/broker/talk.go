@@ -72,7 +72,7 @@ func (t *Talk) Receive(flags int) (m proto.Message, fds []int, err error) {
 	wanted := 0
 	switch m.Kind {
 	case proto.KindOffer, proto.KindConnected, proto.KindClaim, proto.KindReturn,
-		proto.KindReach, proto.KindMeet:
+		proto.KindReach, proto.KindMeet, proto.KindCarry, proto.KindCarried:
 		wanted = 1
 	case proto.KindRelay:
 		if t.Relays {

@@ -15,5 +15,9 @@ const EnvMemory = "GOSMC_RUN_MEMORY"
 // short, one after another, before others stay TCP, where the policy does not say it.
 const EnvShortAfter = "GOSMC_RUN_SHORT_AFTER"
 
+// EnvPeers is the variable with the peers whose connections an engine carries, as Peers.Library of package
+// config has them. Without it there are none.
+const EnvPeers = "GOSMC_RUN_PEERS"
+
 // ModeUnix is the mode of a connection that was moved to a pair of Unix sockets.
 const ModeUnix = "Unix"

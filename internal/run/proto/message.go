@@ -31,11 +31,17 @@ const (
 	// KindMeet: the sender has accepted, and its TCP socket, which comes with it, has pairing tokens. The
 	// reply brings its end of a pair, and perhaps the memory of rings.
 	KindMeet Kind = 17
+	// KindCarry: the sender has connected to a peer that speaks SMC-R, and its TCP socket comes with it. The
+	// reply brings its end of a pair, at whose other end an engine carries the connection.
+	KindCarry Kind = 18
+	// KindCarried: the sender has accepted a connection of such a peer, and its TCP socket comes with it.
+	// The reply brings its end of a pair, as that to KindCarry does.
+	KindCarried Kind = 19
 )
 
 // isKnown reports whether there are messages of a kind.
 func (k Kind) isKnown() bool {
-	return KindAnnounce <= k && k <= KindRelay || k == KindReach || k == KindMeet
+	return KindAnnounce <= k && k <= KindRelay || KindReach <= k && k <= KindCarried
 }
 
 // Status is the answer to a message.

@@ -15,12 +15,15 @@ const namePrefix = "@gosmc/1/"
 const (
 	RoleClient = 'c'
 	RoleServer = 's'
+	RoleEngine = 'e' // of a connection between hosts; with the program's addresses
+
+	roles = "cse"
 )
 
 // A Name is the name of one end of a pair: it says which TCP connection the pair stands for.
 // preload/identity.c has the layout.
 type Name struct {
-	Role        byte           // RoleClient or RoleServer
+	Role        byte           // RoleClient, RoleServer or RoleEngine
 	IPv6        bool           // the program sees AF_INET6
 	Local, Peer netip.AddrPort // unmapped
 	Unique      uint64         // the cookie of the client's end, in the names of both; another one where somebody else had taken the server's
@@ -53,7 +56,7 @@ func ParseName(s string) (n Name, ok bool) {
 	}
 	n.Role = fields[0][0]
 	n.IPv6 = fields[1] == "6"
-	if n.Role != RoleClient && n.Role != RoleServer || fields[1] != "4" && fields[1] != "6" {
+	if !strings.ContainsRune(roles, rune(n.Role)) || fields[1] != "4" && fields[1] != "6" {
 		return Name{}, false
 	}
 	for i, a := range []*netip.AddrPort{&n.Local, &n.Peer} {

@@ -33,7 +33,7 @@ func (s *supervisor) claim(t *broker.Talk, m proto.Message, tcp int) *broker.Off
 func (s *supervisor) Answer(t *broker.Talk, m proto.Message, fds []int) (more bool) {
 	switch m.Kind {
 	case proto.KindAnnounce, proto.KindBoard, proto.KindClaim, proto.KindRelay,
-		proto.KindReach, proto.KindMeet:
+		proto.KindReach, proto.KindMeet, proto.KindCarry, proto.KindCarried:
 		// It is one of ours: we are there as long as it is. A program that offers has another
 		// supervisor, and a process that says nothing may be one. A program that cannot be watched
 		// is served as long as others are there.
@@ -72,6 +72,9 @@ func (s *supervisor) Answer(t *broker.Talk, m proto.Message, fds []int) (more bo
 		if !t.Outside {
 			dispose.Close(fds[0])
 		}
+	case proto.KindCarry, proto.KindCarried:
+		s.carrier.carry(t, m, fds[0])
+		dispose.Close(fds[0])
 	case proto.KindTaken:
 		s.record.taken(m)
 	case proto.KindRelay:

@@ -80,4 +80,9 @@ const (
 	leastWait = time.Millisecond
 	vainMost  = 500 * time.Millisecond
 	vainShare = 10
+
+	// carryBrings is how many descriptors a connection with another host takes while it is handed on.
+	carryBrings = 4
+	// enginePause is how long after the start of an engine another one is started, if that has ended.
+	enginePause = time.Second
 )

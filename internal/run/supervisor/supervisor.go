@@ -36,6 +36,7 @@ type supervisor struct {
 	control   *control.Server // nil if it could not be opened: then nobody is told of events here
 
 	introduced *introduced // connections with pairing tokens
+	carrier    carrier     // of connections between hosts
 }
 
 // newSupervisor opens a supervisor in a run directory, for a process and all that it starts.
@@ -92,6 +93,7 @@ func emptySupervisor(f *followed) *supervisor {
 		outsiders: outsiders{users: make(map[uint32]int)}, record: record{started: time.Now()},
 	}
 	s.introduced = newIntroduced(s, f.users())
+	s.carrier.s = s
 	s.Broker = broker.New(func() *config.Policy { return f.policy }, s)
 	f.broker = s.Broker
 	return s
@@ -216,6 +218,7 @@ func (s *supervisor) close() {
 	defer s.Mu.Unlock()
 	s.outsiders.over, s.followed.over = true, true
 	s.introduced.stop()
+	s.carrier.close()
 	path := s.Path
 	s.Broker.End()
 	s.closeLetters()

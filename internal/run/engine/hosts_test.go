@@ -1,0 +1,392 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gosmc/smc/internal/conn"
+	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/smctest"
+)
+
+func TestMain(m *testing.M) { smctest.Main(m) }
+
+// waitMost bounds each wait of a test.
+const waitMost = 60 * time.Second
+
+const testPort = 7000
+
+// built are the gosmc command and the program of the tests.
+var built = sync.OnceValues(func() (dir string, err error) {
+	dir, err = os.MkdirTemp("", "hosts")
+	if err != nil {
+		return "", err
+	}
+	for _, words := range [][]string{
+		{"go", "build", "-o", filepath.Join(dir, "gosmc"), "github.com/gosmc/smc/cmd/gosmc"},
+		{"gcc", "-O1", "-Wall", "-Werror", "-pthread", "-o", filepath.Join(dir, "hosts"), "testdata/hosts.c"},
+	} {
+		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+			return dir, fmt.Errorf("%v: %w: %s", words, err, out)
+		}
+	}
+	return dir, nil
+})
+
+// A lab is two hosts, which are network namespaces.
+type lab struct {
+	t      *testing.T
+	cables *smctest.Cables
+	dirs   [2]string
+	env    [2][]string // besides what all have
+	peers  string
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skipf("needs gcc: %v", err)
+	}
+	if _, err := built(); err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{t: t, cables: smctest.NewCables(t, 1), peers: "10.99.0.0/24"}
+	for i := range l.dirs {
+		dir, err := os.MkdirTemp("", "h") // a short name: sockets
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		l.dirs[i] = dir
+	}
+	return l
+}
+
+func (l *lab) addr(end int) netip.AddrPort {
+	return netip.AddrPortFrom(l.cables.Addr[0][end], testPort)
+}
+
+// start starts gosmc at an end.
+func (l *lab) start(end int, words ...string) *program {
+	l.t.Helper()
+	dir, _ := built()
+	p := &program{t: l.t, cmd: exec.Command(filepath.Join(dir, "gosmc"), words...)}
+	p.cmd.Env = append(os.Environ(), "GOSMC_DIR="+l.dirs[end], "GOSMC_CONFIG=/dev/null", "GOSMC_UEIDS=GOSMC.TEST",
+		"GOSMC_SMCR_PEERS="+l.peers, "GOSMC_BETWEEN_HOSTS=1", "GOSMC_RUN_TOKENS=0") // both ends are on one kernel
+	p.cmd.Env = append(p.cmd.Env, l.env[end]...)
+	p.cmd.Stderr = os.Stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.cables.Visit(end, func() { err = p.cmd.Start() })
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	p.lines = make(chan string, 100)
+	go func() {
+		defer close(p.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	}()
+	l.t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		p.cmd.Wait()
+	})
+	return p
+}
+
+// run starts the program of the tests under gosmc run.
+func (l *lab) run(end int, what string, to netip.AddrPort, words ...string) *program {
+	l.t.Helper()
+	dir, _ := built()
+	return l.start(end, append([]string{"run", filepath.Join(dir, "hosts"), what, to.Addr().String(), strconv.Itoa(int(to.Port()))}, words...)...)
+}
+
+// serve starts a server at end 0.
+func (l *lab) serve(words ...string) *program {
+	l.t.Helper()
+	p := l.run(0, "serve", l.addr(0), words...)
+	p.hear("listening")
+	return p
+}
+
+// A program is one that runs.
+type program struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines chan string
+}
+
+// hear returns the words behind the first one of the next line, which has to be want.
+func (p *program) hear(want string) []string {
+	p.t.Helper()
+	select {
+	case line := <-p.lines:
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0] != want {
+			p.t.Fatalf("the program says %q, want %s", line, want)
+		}
+		return words[1:]
+	case <-time.After(waitMost):
+		p.t.Fatalf("the program says nothing, want %s", want)
+	}
+	return nil
+}
+
+// connections returns how many connections the programs at an end have had, by mode.
+func (l *lab) connections(end int) map[string]uint64 {
+	l.t.Helper()
+	p := l.start(end, "stats", "--json", "--dir", l.dirs[end])
+	var text strings.Builder
+	for line := range p.lines {
+		text.WriteString(line)
+	}
+	var s struct {
+		Total struct{ Connections map[string]uint64 }
+	}
+	if err := json.Unmarshal([]byte(text.String()), &s); err != nil {
+		l.t.Fatalf("stats: %v in %s", err, text.String())
+	}
+	sum := make(map[string]uint64)
+	for mode, n := range s.Total.Connections {
+		if n > 0 {
+			sum[mode] += n
+		}
+	}
+	return sum
+}
+
+// want checks the modes at an end.
+func (l *lab) want(end int, mode string, n uint64) {
+	l.t.Helper()
+	if got := l.connections(end); len(got) != 1 || got[mode] != n {
+		l.t.Errorf("end %d has had connections %v, want %d of %s", end, got, n, mode)
+	}
+}
+
+// TestHosts has two programs that know TCP alone talk over SMC-R, in each of the ways in which programs connect.
+func TestHosts(t *testing.T) {
+	l := newLab(t)
+	s := l.serve()
+	ways := []string{"waits", "poll", "again", "epoll"}
+	for _, how := range ways {
+		l.run(1, "hash", l.addr(0), how, "1000000").hear("done")
+	}
+	l.want(0, "SMC-R", uint64(len(ways)))
+	for range 2 {
+		got := l.run(1, "down", l.addr(0), "waits", "0").hear("received")
+		if sent := s.hear("sent"); got[0] != "30000001" || got[1] != sent[1] {
+			t.Errorf("the client has received %v, and the server has sent %v", got, sent)
+		}
+	}
+	l.run(1, "hash", l.addr(0), "waits", "100000000").hear("done")
+}
+
+// TestHostsMany has 200 connections at a time.
+func TestHostsMany(t *testing.T) {
+	l := newLab(t)
+	l.serve()
+	l.run(1, "many", l.addr(0), "waits", "200").hear("done")
+	l.want(0, "SMC-R", 200)
+}
+
+// TestHostsOff has a configuration that names the peers, and does not ask for connections between hosts.
+func TestHostsOff(t *testing.T) {
+	l := newLab(t)
+	l.env[0], l.env[1] = []string{"GOSMC_BETWEEN_HOSTS=0"}, []string{"GOSMC_BETWEEN_HOSTS=0"}
+	l.serve()
+	l.run(1, "hash", l.addr(0), "waits", "1000").hear("done")
+	for end := range 2 {
+		if got := l.connections(end)["SMC-R"]; got != 0 {
+			t.Errorf("end %d has had %d connections over SMC-R", end, got)
+		}
+	}
+}
+
+// TestHostsDecline has hosts with no UEID in common: connections stay TCP, and carry the same bytes.
+func TestHostsDecline(t *testing.T) {
+	l := newLab(t)
+	l.env[0] = []string{"GOSMC_UEIDS=GOSMC.OTHER"}
+	s := l.serve()
+	for _, how := range []string{"waits", "epoll"} {
+		l.run(1, "hash", l.addr(0), how, "3000000").hear("done")
+	}
+	got := l.run(1, "down", l.addr(0), "waits", "0").hear("received")
+	if sent := s.hear("sent"); got[0] != "30000001" || got[1] != sent[1] {
+		t.Errorf("the client has received %v, and the server has sent %v", got, sent)
+	}
+	l.want(0, "TCP", 3)
+}
+
+// TestHostsReset has either side reset a connection: the other one hears of it.
+func TestHostsReset(t *testing.T) {
+	l := newLab(t)
+	s := l.serve()
+	reset := strconv.Itoa(int(syscall.ECONNRESET))
+	if got := l.run(1, "reset", l.addr(0), "waits", "0").hear("ended"); got[0] != reset {
+		t.Errorf("after a reset by the server the client has error %s, want %s", got[0], reset)
+	}
+	for _, msec := range []string{"300", "0"} {
+		l.run(1, "resets", l.addr(0), "waits", msec).hear("done")
+		if got := s.hear("ended"); got[0] != reset {
+			t.Errorf("after a reset by the client, in %s ms, the server has error %s, want %s", msec, got[0], reset)
+		}
+	}
+	l.want(0, "SMC-R", 3)
+}
+
+// TestHostsPlainClient has a client with plain TCP, of a host that is configured: one that speaks first, and
+// one that waits for the server.
+func TestHostsPlainClient(t *testing.T) {
+	for _, greeting := range []string{"", "hello"} {
+		t.Run(greeting, func(t *testing.T) {
+			l := newLab(t)
+			l.env[1] = []string{"GOSMC_BETWEEN_HOSTS=0"}
+			var words []string
+			what, arg := "hash", "1000000"
+			if greeting != "" {
+				words, what, arg = []string{greeting}, "greeted", strconv.Itoa(len(greeting))
+			}
+			l.serve(words...)
+			client := l.run(1, what, l.addr(0), "waits", arg)
+			if greeting != "" {
+				if got := client.hear("greeted"); got[0] != arg {
+					t.Errorf("the client has received %s bytes first, want %s", got[0], arg)
+				}
+			} else {
+				client.hear("done")
+			}
+			client.cmd.Wait()
+			l.want(0, "TCP", 1)
+		})
+	}
+}
+
+// TestHostsGreeting has a server that speaks first, with a client that speaks SMC-R.
+func TestHostsGreeting(t *testing.T) {
+	l := newLab(t)
+	l.serve("hello")
+	for _, how := range []string{"waits", "poll"} {
+		if got := l.run(1, "greeted", l.addr(0), how, "5").hear("greeted"); got[0] != "5" {
+			t.Errorf("the client has received %s bytes first, want 5", got[0])
+		}
+	}
+	l.want(0, "SMC-R", 2)
+}
+
+// enginesOf returns the engines of a run directory.
+func enginesOf(t *testing.T, dir string) (pids []int) {
+	t.Helper()
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range files {
+		text, _ := os.ReadFile(name)
+		words := strings.Split(string(text), "\x00")
+		if len(words) > 2 && words[1] == "run-engine" && strings.HasPrefix(words[2], dir) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// TestEngineKilled ends an engine: its connections end with a reset at both ends, and those that come later
+// are carried by another one.
+func TestEngineKilled(t *testing.T) {
+	l := newLab(t)
+	l.serve()
+	reset := strconv.Itoa(int(syscall.ECONNRESET))
+	for end := range 2 {
+		client := l.run(1, "held", l.addr(0), "waits", "0")
+		client.hear("held")
+		engines := enginesOf(t, l.dirs[end])
+		if len(engines) != 1 {
+			t.Fatalf("%d engines at end %d, want one", len(engines), end)
+		}
+		syscall.Kill(engines[0], syscall.SIGKILL)
+		if got := client.hear("ended"); got[0] != reset {
+			t.Errorf("when the engine at end %d was killed the client has error %s, want %s", end, got[0], reset)
+		}
+		time.Sleep(2 * time.Second)
+		l.run(1, "hash", l.addr(0), "waits", "1000").hear("done")
+	}
+}
+
+// TestHostsProgramKilled ends a server: its client hears of it.
+func TestHostsProgramKilled(t *testing.T) {
+	l := newLab(t)
+	s := l.serve()
+	client := l.run(1, "held", l.addr(0), "waits", "0")
+	client.hear("held")
+	s.cmd.Process.Kill()
+	client.hear("ended")
+}
+
+// TestHostsLibrary has programs of package smc at the other end, in both roles.
+func TestHostsLibrary(t *testing.T) {
+	l := newLab(t)
+	h, err := host.New(host.Config{
+		Dir: l.dirs[1], UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{l.peers}, Namespace: l.cables.Run[1],
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), waitMost)
+	defer cancel()
+	s := l.serve()
+
+	var c conn.Conn
+	l.cables.Visit(1, func() {
+		c, err = h.Dial(ctx, "tcp", l.addr(0).String(), host.DialOptions{Require: conn.RequireSMCR})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Write([]byte("d"))
+	received := sha256.New()
+	if n, err := io.Copy(received, struct{ io.Reader }{c}); n != 30000001 || err != nil {
+		t.Errorf("the library has received %d bytes, %v", n, err)
+	}
+	c.Close()
+	s.hear("sent")
+
+	var listener *host.Listener
+	l.cables.Visit(1, func() {
+		listener, err = h.Listen(ctx, "tcp", l.addr(1).String(), host.ListenOptions{Require: conn.RequireSMCR})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	client := l.run(0, "hash", l.addr(1), "poll", "5000000")
+	if c, err = listener.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	sum := uint64(0xcbf29ce484222325)
+	b, err := io.ReadAll(struct{ io.Reader }{c})
+	for _, v := range b[1:] {
+		sum = (sum ^ uint64(v)) * 0x100000001b3
+	}
+	if len(b) != 5000001 || err != nil {
+		t.Errorf("the library has received %d bytes, %v", len(b), err)
+	}
+	fmt.Fprintf(c, "%d %016x", len(b)-1, sum)
+	c.Close()
+	client.hear("done")
+}

@@ -1,0 +1,165 @@
+package supervisor
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gosmc/smc/internal/dispose"
+	"github.com/gosmc/smc/internal/run/broker"
+	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/wire/clc"
+)
+
+// EngineVerb is the verb with which this program is started again as an engine: it gets the directory of
+// supervisors, and a socket as [EngineFD].
+const (
+	EngineVerb = "run-engine"
+	EngineFD   = 3
+)
+
+// A carrier hands connections with other hosts to an engine: a process of its own, which speaks CLC and
+// moves the bytes between a pair of Unix sockets and SMC-R. It is started for the first connection, and
+// outlives the supervisor by the connections that it has. The supervisor's lock guards it.
+//
+//	program             supervisor                  engine
+//	 TCP is connected
+//	 Carry(TCP) ------>  (pair)
+//	  <---- end, OK
+//	  <---- OK           our copies are closed
+//	                     (TCP, other end) ------->  CLC over TCP, bytes of the pair
+//
+// The other end has a mark from the beginning: should it be closed by anything but an engine that takes
+// the mark away, as by the end of that, the program is told of a reset.
+type carrier struct {
+	s       *supervisor
+	engine  int // the socket to the engine; 0: none was started
+	process *os.Process
+	started time.Time
+	resets  *proto.Resets
+	start   func(dir string, socket *os.File) (*os.Process, error) // nil: startEngine; tests have another one
+}
+
+// startEngine starts this program again as an engine.
+func startEngine(dir string, socket *os.File) (*os.Process, error) {
+	return os.StartProcess("/proc/self/exe", []string{"gosmc", EngineVerb, dir}, &os.ProcAttr{
+		Dir: "/", Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket},
+		Sys: &syscall.SysProcAttr{Setsid: true}, // a signal to our session is none to its connections
+	})
+}
+
+// carry answers a program that has connected to another host, or has accepted a connection from there.
+func (c *carrier) carry(t *broker.Talk, m proto.Message, tcp int) {
+	server, client := m.Peer, m.Local
+	if m.Kind == proto.KindCarried {
+		server, client = client, server
+	}
+	reason := c.mayCarry(t, m, tcp)
+	if reason == clc.DiagNone {
+		reason = c.carryPair(t, m, tcp)
+	}
+	if reason != clc.DiagNone {
+		t.Reply(m.Kind, proto.StatusNo, -1)
+		c.s.record.stayed(server, client, reason)
+	}
+}
+
+// mayCarry returns why a connection is left to TCP; DiagNone if it is not.
+func (c *carrier) mayCarry(t *broker.Talk, m proto.Message, tcp int) clc.Diagnosis {
+	switch {
+	case !c.s.followed.carries() || m.Kind == proto.KindCarried && c.s.Policy().Listen.Refuses(m.Local) != "":
+		return clc.DiagNotAllowed
+	case !c.s.HasEnds(t.EndsOf(tcp), m.Local, m.Peer) || !broker.Spare(c.s.Socket, carryBrings):
+		return clc.DiagBusy
+	case !c.ready(filepath.Dir(c.s.Path)):
+		return clc.DiagBusy
+	}
+	return clc.DiagNone
+}
+
+// carries reports whether the operator wants connections with other hosts to leave TCP.
+func (f *followed) carries() bool {
+	return f.settings.BetweenHosts && len(f.settings.Peers) > 0 && !f.settings.Off
+}
+
+// carryPair gives a program one end of a pair, and the engine the other one with the TCP socket.
+func (c *carrier) carryPair(t *broker.Talk, m proto.Message, tcp int) clc.Diagnosis {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return clc.DiagBusy
+	}
+	own := proto.Name{Role: proto.RoleClient, IPv6: m.IPv6, Local: m.Local, Peer: m.Peer, Unique: cookieOf(ends[0])}
+	if m.Kind == proto.KindCarried {
+		own.Role = proto.RoleServer
+	}
+	other := own
+	other.Role = proto.RoleEngine
+	for i, n := range []proto.Name{own, other} {
+		if err := unix.Bind(ends[i], &unix.SockaddrUnix{Name: n.String()}); err != nil {
+			proto.CloseAll(ends[:])
+			return clc.DiagBusy
+		}
+	}
+	c.resets.Set(other.String(), true)
+	given := t.Reply(m.Kind, proto.StatusOK, ends[0])
+	unix.Close(ends[0]) // which the program has, or nobody
+	if given {
+		t.Reply(m.Kind, proto.StatusOK, -1)
+		c.hand(m, tcp, ends[1]) // which counts it
+	} else {
+		c.resets.Set(other.String(), false)
+	}
+	unix.Close(ends[1])
+	return clc.DiagNone
+}
+
+// ready reports whether an engine takes connections, and starts one if none was.
+func (c *carrier) ready(dir string) bool {
+	if c.engine != 0 {
+		p := []unix.PollFd{{Fd: int32(c.engine), Events: unix.POLLOUT}}
+		if n, err := unix.Poll(p, 0); err != nil || n == 1 && p[0].Revents&(unix.POLLHUP|unix.POLLERR) == 0 {
+			return err == nil
+		} else if n == 0 {
+			return false // it is busy
+		}
+		c.close() // it has ended
+	}
+	if time.Since(c.started) < enginePause {
+		return false
+	}
+	c.started = time.Now()
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	socket := os.NewFile(uintptr(ends[1]), "engine")
+	defer socket.Close()
+	start := c.start
+	if start == nil {
+		start = startEngine
+	}
+	if c.process, err = start(dir, socket); err != nil {
+		unix.Close(ends[0])
+		return false
+	}
+	go c.process.Wait() // so that it is no zombie when it has ended
+	c.engine, c.resets = ends[0], proto.OpenResets(dir)
+	return true
+}
+
+// hand sends the engine a connection. If it has ended the connection has, too.
+func (c *carrier) hand(m proto.Message, tcp, end int) {
+	unix.Sendmsg(c.engine, m.Append(nil), unix.UnixRights(tcp, end), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+// close lets the engine go, which ends when its connections have.
+func (c *carrier) close() {
+	if c.engine != 0 {
+		dispose.Close(c.engine)
+		c.resets.Close()
+		c.engine, c.resets = 0, nil
+	}
+}
