@@ -252,7 +252,7 @@ func newSupervisorCommands() []*cobra.Command {
 		})
 	}
 	list = append(list, &cobra.Command{
-		Use: supervisor.EngineVerb + " DIR", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error { return engine.Serve(args[0]) },
+		Use: supervisor.EngineVerb + " DIR", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(*cobra.Command, []string) error { return engine.Serve() },
 	}, &cobra.Command{
 		Use: launch.ProbeVerb, Hidden: true, Args: noArguments, RunE: func(*cobra.Command, []string) error { return launch.Probe() },
 	})

@@ -21,13 +21,16 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// socketFD is where an engine has the socket to its supervisor.
-const socketFD = 3
+// Descriptors of an engine: the socket to its supervisor, and the table of resets, if there is one.
+const (
+	socketFD = 3
+	resetsFD = 4
+)
 
-// Serve is the life of an engine. dir is the directory of supervisors. It ends when the supervisor has
-// ended, and all connections have.
-func Serve(dir string) error {
+// Serve is the life of an engine. It ends when the supervisor has ended, and all connections have.
+func Serve() error {
 	unix.CloseOnExec(socketFD)
+	unix.CloseOnExec(resetsFD)
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
 	// The libraries of programs have asked for their names, and none of these is ours.
 	os.Setenv(config.Variables[config.Program], "any")
@@ -36,7 +39,7 @@ func Serve(dir string) error {
 		return err
 	}
 	unix.SetNonblock(socketFD, true)
-	e := &engine{host: h, resets: proto.OpenResets(dir), places: make(chan struct{}, maxConns)}
+	e := &engine{host: h, resets: proto.ResetsOf(os.NewFile(resetsFD, "resets")), places: make(chan struct{}, maxConns)}
 	return e.serve(os.NewFile(socketFD, "supervisor"))
 }
 

@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) { smctest.Main(m) }
 
 // waitMost bounds each wait of a test.
-const waitMost = 60 * time.Second
+const waitMost = 30 * time.Second
 
 const testPort = 7000
 
@@ -244,8 +244,9 @@ func TestHostsReset(t *testing.T) {
 	}
 	for _, msec := range []string{"300", "0"} {
 		l.run(1, "resets", l.addr(0), "waits", msec).hear("done")
-		if got := s.hear("ended"); got[0] != reset {
-			t.Errorf("after a reset by the client, in %s ms, the server has error %s, want %s", msec, got[0], reset)
+		// A reset may overtake the byte.
+		if got := <-s.lines; !strings.HasPrefix(got, "ended "+reset) && !strings.HasPrefix(got, "nothing "+reset) {
+			t.Errorf("after a reset by the client, in %s ms, the server says %q, want error %s", msec, got, reset)
 		}
 	}
 	l.want(0, "SMC-R", 3)
@@ -358,6 +359,7 @@ func TestHostsLibrary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.SetDeadline(time.Now().Add(waitMost))
 	c.Write([]byte("d"))
 	received := sha256.New()
 	if n, err := io.Copy(received, struct{ io.Reader }{c}); n != 30000001 || err != nil {
@@ -375,9 +377,11 @@ func TestHostsLibrary(t *testing.T) {
 	}
 	defer listener.Close()
 	client := l.run(0, "hash", l.addr(1), "poll", "5000000")
+	listener.SetDeadline(time.Now().Add(waitMost / 2))
 	if c, err = listener.Accept(); err != nil {
 		t.Fatal(err)
 	}
+	c.SetDeadline(time.Now().Add(waitMost))
 	sum := uint64(0xcbf29ce484222325)
 	b, err := io.ReadAll(struct{ io.Reader }{c})
 	for _, v := range b[1:] {

@@ -34,6 +34,11 @@ func OpenResets(dir string) *Resets {
 	if err != nil {
 		return nil
 	}
+	return ResetsOf(f)
+}
+
+// ResetsOf returns the table that an open file is. It closes any other file, and returns nil.
+func ResetsOf(f *os.File) *Resets {
 	var magic [8]byte
 	st, err := f.Stat()
 	if _, readErr := f.ReadAt(magic[:], 0); err != nil || readErr != nil || st.Size() != ResetsSize ||
@@ -42,6 +47,14 @@ func OpenResets(dir string) *Resets {
 		return nil
 	}
 	return &Resets{f}
+}
+
+// File returns the file, nil if there is none.
+func (r *Resets) File() *os.File {
+	if r == nil {
+		return nil
+	}
+	return r.file
 }
 
 // Close closes the table.

@@ -14,12 +14,10 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// EngineVerb is the verb with which this program is started again as an engine: it gets the directory of
-// supervisors, and a socket as [EngineFD].
-const (
-	EngineVerb = "run-engine"
-	EngineFD   = 3
-)
+// EngineVerb is the verb with which this program is started again as an engine. It gets a socket as
+// descriptor 3, and the table of resets, if there is one, as 4: by the time that it runs the program may
+// have ended, and the table with it.
+const EngineVerb = "run-engine"
 
 // A carrier hands connections with other hosts to an engine: a process of its own, which speaks CLC and
 // moves the bytes between a pair of Unix sockets and SMC-R. It is started for the first connection, and
@@ -37,16 +35,14 @@ const (
 type carrier struct {
 	s       *supervisor
 	engine  int // the socket to the engine; 0: none was started
-	process *os.Process
 	started time.Time
 	resets  *proto.Resets
-	start   func(dir string, socket *os.File) (*os.Process, error) // nil: startEngine; tests have another one
 }
 
 // startEngine starts this program again as an engine.
-func startEngine(dir string, socket *os.File) (*os.Process, error) {
+func startEngine(dir string, socket, resets *os.File) (*os.Process, error) {
 	return os.StartProcess("/proc/self/exe", []string{"gosmc", EngineVerb, dir}, &os.ProcAttr{
-		Dir: "/", Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket},
+		Dir: "/", Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, resets},
 		Sys: &syscall.SysProcAttr{Setsid: true}, // a signal to our session is none to its connections
 	})
 }
@@ -137,16 +133,15 @@ func (c *carrier) ready(dir string) bool {
 	}
 	socket := os.NewFile(uintptr(ends[1]), "engine")
 	defer socket.Close()
-	start := c.start
-	if start == nil {
-		start = startEngine
-	}
-	if c.process, err = start(dir, socket); err != nil {
+	resets := proto.OpenResets(dir)
+	process, err := startEngine(dir, socket, resets.File())
+	if err != nil {
 		unix.Close(ends[0])
+		resets.Close()
 		return false
 	}
-	go c.process.Wait() // so that it is no zombie when it has ended
-	c.engine, c.resets = ends[0], proto.OpenResets(dir)
+	go process.Wait() // so that it is no zombie when it has ended
+	c.engine, c.resets = ends[0], resets
 	return true
 }
 
