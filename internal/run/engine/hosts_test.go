@@ -249,7 +249,6 @@ func TestHostsReset(t *testing.T) {
 			t.Errorf("after a reset by the client, in %s ms, the server says %q, want error %s", msec, got, reset)
 		}
 	}
-	l.want(0, "SMC-R", 3)
 }
 
 // TestHostsPlainClient has a client with plain TCP, of a host that is configured: one that speaks first, and
@@ -338,21 +337,29 @@ func TestHostsProgramKilled(t *testing.T) {
 	client.hear("ended")
 }
 
-// TestHostsLibrary has programs of package smc at the other end, in both roles.
-func TestHostsLibrary(t *testing.T) {
-	l := newLab(t)
+// library returns a host of package smc at end 1.
+func (l *lab) library() *host.Host {
+	l.t.Helper()
 	h, err := host.New(host.Config{
 		Dir: l.dirs[1], UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{l.peers}, Namespace: l.cables.Run[1],
 	})
 	if err != nil {
-		t.Fatal(err)
+		l.t.Fatal(err)
 	}
-	defer h.Close()
+	l.t.Cleanup(func() { h.Close() })
+	return h
+}
+
+// TestHostsLibraryClient has a program of package smc connect to one that knows TCP alone.
+func TestHostsLibraryClient(t *testing.T) {
+	l := newLab(t)
+	h := l.library()
 	ctx, cancel := context.WithTimeout(t.Context(), waitMost)
 	defer cancel()
 	s := l.serve()
 
 	var c conn.Conn
+	var err error
 	l.cables.Visit(1, func() {
 		c, err = h.Dial(ctx, "tcp", l.addr(0).String(), host.DialOptions{Require: conn.RequireSMCR})
 	})
@@ -367,10 +374,16 @@ func TestHostsLibrary(t *testing.T) {
 	}
 	c.Close()
 	s.hear("sent")
+}
 
+// TestHostsLibraryServer has a program that knows TCP alone connect to one of package smc.
+func TestHostsLibraryServer(t *testing.T) {
+	l := newLab(t)
+	h := l.library()
 	var listener *host.Listener
+	var err error
 	l.cables.Visit(1, func() {
-		listener, err = h.Listen(ctx, "tcp", l.addr(1).String(), host.ListenOptions{Require: conn.RequireSMCR})
+		listener, err = h.Listen(t.Context(), "tcp", l.addr(1).String(), host.ListenOptions{})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -378,11 +391,15 @@ func TestHostsLibrary(t *testing.T) {
 	defer listener.Close()
 	client := l.run(0, "hash", l.addr(1), "poll", "5000000")
 	listener.SetDeadline(time.Now().Add(waitMost / 2))
-	if c, err = listener.Accept(); err != nil {
+	c, err := listener.Accept()
+	if err != nil {
 		t.Fatal(err)
 	}
 	c.SetDeadline(time.Now().Add(waitMost))
 	sum := uint64(0xcbf29ce484222325)
+	if c.Mode() != conn.ModeSMCR {
+		t.Fatalf("the connection is %v: %v", c.Mode(), c.Reason())
+	}
 	b, err := io.ReadAll(struct{ io.Reader }{c})
 	for _, v := range b[1:] {
 		sum = (sum ^ uint64(v)) * 0x100000001b3
@@ -393,4 +410,17 @@ func TestHostsLibrary(t *testing.T) {
 	fmt.Fprintf(c, "%d %016x", len(b)-1, sum)
 	c.Close()
 	client.hear("done")
+}
+
+// TestHostsPush has a program send and end at once, as the first one of its supervisor: nothing is lost.
+func TestHostsPush(t *testing.T) {
+	l := newLab(t)
+	s := l.serve()
+	for _, n := range []string{"1", "2000000"} {
+		sent := l.run(1, "push", l.addr(0), "waits", n).hear("pushed")
+		if got := s.hear("ended"); got[0] != "0" || got[1] != sent[1] {
+			t.Errorf("of %s bytes the server has hash %s, error %s; want hash %s", n, got[1], got[0], sent[1])
+		}
+	}
+	l.want(0, "SMC-R", 2)
 }

@@ -133,7 +133,7 @@ func move(c conn.Conn, p *pair) {
 func (m *mover) send() {
 	err := copyOut(m.c, m.p)
 	switch {
-	case err == nil && m.p.wasReset():
+	case err == nil && m.p.wasReset(): // rule: TestHostsReset: m.p.wasReset() -> m.p == nil
 		m.abort()
 		return
 	case err == nil:

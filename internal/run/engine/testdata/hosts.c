@@ -123,8 +123,8 @@ static void *serve_one(void *arg)
 		CHECK(setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now)) == 0);
 		break;
 	case 'e': /* says how it ended */
-		receive_all(fd, &n, &error);
-		say("ended", error, 0);
+		h = receive_all(fd, &n, &error);
+		say("ended", error, h);
 		break;
 	case 'k': /* never answers */
 		pause();
@@ -265,6 +265,9 @@ int main(int argc, char **argv)
 			usleep((useconds_t)arg * 1000);
 		close(fd);
 		say("done", 0, 0);
+	} else if (strcmp(what, "push") == 0) { /* ends at once */
+		CHECK(send(fd, "e", 1, 0) == 1);
+		say("pushed", arg, send_all(fd, arg));
 	} else if (strcmp(what, "held") == 0) { /* until the peer is gone */
 		CHECK(send(fd, "k", 1, 0) == 1);
 		say("held", 0, 0);
