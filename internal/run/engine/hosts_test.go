@@ -115,7 +115,8 @@ func (l *lab) start(end int, words ...string) *program {
 func (l *lab) run(end int, what string, to netip.AddrPort, words ...string) *program {
 	l.t.Helper()
 	dir, _ := built()
-	return l.start(end, append([]string{"run", filepath.Join(dir, "hosts"), what, to.Addr().String(), strconv.Itoa(int(to.Port()))}, words...)...)
+	port := strconv.Itoa(int(to.Port()))
+	return l.start(end, append([]string{"run", filepath.Join(dir, "hosts"), what, to.Addr().String(), port}, words...)...)
 }
 
 // serve starts a server at end 0.
@@ -180,7 +181,8 @@ func (l *lab) want(end int, mode string, n uint64) {
 	}
 }
 
-// TestHosts has two programs that know TCP alone talk over SMC-R, in each of the ways in which programs connect.
+// TestHosts has two programs that know TCP alone talk over SMC-R, in each of the ways in which programs
+// connect.
 func TestHosts(t *testing.T) {
 	l := newLab(t)
 	s := l.serve()
