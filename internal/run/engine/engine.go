@@ -39,7 +39,8 @@ func Serve() error {
 		return err
 	}
 	unix.SetNonblock(socketFD, true)
-	e := &engine{host: h, resets: proto.ResetsOf(os.NewFile(resetsFD, "resets")), places: make(chan struct{}, maxConns)}
+	resets := proto.ResetsOf(os.NewFile(resetsFD, "resets"))
+	e := &engine{host: h, resets: resets, places: make(chan struct{}, maxConns)}
 	return e.serve(os.NewFile(socketFD, "supervisor"))
 }
 
