@@ -94,7 +94,9 @@ func (p *pair) has(fd uintptr, events int16) bool {
 
 // wasReset reports whether the program has reset the connection with SO_LINGER, of which the kernel does
 // not tell.
-func (p *pair) wasReset() bool { return p.closed() && p.resets.Take(p.theirs) }
+func (p *pair) wasReset() bool {
+	return p.closed() && p.resets.Take(p.theirs)
+}
 
 // buffers are for pieces of connections.
 var buffers = sync.Pool{New: func() any { return new([piece]byte) }}
@@ -133,7 +135,7 @@ func move(c conn.Conn, p *pair) {
 func (m *mover) send() {
 	err := copyOut(m.c, m.p)
 	switch {
-	case err == nil && m.p.wasReset(): // rule: TestHostsReset: m.p.wasReset() -> m.p == nil
+	case err == nil && m.p.wasReset():
 		m.abort()
 		return
 	case err == nil:

@@ -99,7 +99,7 @@ func (c *carrier) carryPair(t *broker.Talk, m proto.Message, tcp int) clc.Diagno
 			return clc.DiagBusy
 		}
 	}
-	c.resets.Set(other.String(), true) // rule: internal/run/engine TestEngineKilled
+	c.resets.Set(other.String(), true)
 	given := t.Reply(m.Kind, proto.StatusOK, ends[0])
 	unix.Close(ends[0]) // which the program has, or nobody
 	if given {
