@@ -44,9 +44,10 @@ static void gone(struct end *e, int fd, uint32_t how)
  */
 uint32_t end_gone(const struct end *e, int fd)
 {
+	bool alone = end_alone(e); /* which may find out just now, and what others have kept */
 	uint32_t had = __atomic_load_n(&e->never, __ATOMIC_SEQ_CST);
 
-	return end_alone(e) || guard_on() ? had : had | options_gone(fd);
+	return alone || guard_on() ? had : had | options_gone(fd);
 }
 
 /*
@@ -58,6 +59,7 @@ uint32_t end_gone(const struct end *e, int fd)
  */
 ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 {
+	bool alone = end_alone(e);
 	uint32_t had = end_gone(e, fd);
 	size_t taken = left < TAKEN_MOST ? left : TAKEN_MOST;
 	int error = 0;
@@ -69,7 +71,7 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 		gone(e, fd, GONE_RESET);
 		return sys_return(-error);
 	}
-	if (!(had & (GONE_SHUT | GONE_RESET)) && (end_alone(e) || end_refuses(fd))) { /* else somebody else may have shut it down */
+	if (!(had & (GONE_SHUT | GONE_RESET)) && (alone || end_refuses(fd))) { /* else somebody else may have shut it down */
 		if (left && end_refuses(fd)) {
 			gone(e, fd, GONE_RESET);
 			__atomic_fetch_or(&e->never, GONE_LOST, __ATOMIC_SEQ_CST);
