@@ -9,6 +9,9 @@ FUZZTIME ?= 10s
 # How long 'make equal-test' plays scripts.
 EQUALTIME ?= 3m
 
+# Packages whose tests take longest: they begin first, so that none of them is the last one, alone.
+LONGEST = ./internal/run/supervisor ./cmd/gosmc .
+
 # Where 'make install' puts things.
 PREFIX ?= /usr/local
 
@@ -64,7 +67,7 @@ package-test: ## as root: are packages the same twice? install, upgrade, downgra
 	cd packaging/build && go vet . && go test -v -count=1 -timeout 60m $(if $(SMALL),-short) . $(if $(OLD),-old $(OLD))
 
 test: vet ## vet, and every test: what to run after cloning
-	go test -timeout 60m ./...
+	go test -timeout 60m $(LONGEST) ./...
 	cd examples && go vet ./... && go test ./...
 
 check: lint race fuzz ## what a change must pass: all that 'make test' does, and more

@@ -27,10 +27,11 @@ var wordless = map[string]string{
 
 // fieldless are words without a field, and the reason.
 var fieldless = map[string]string{
-	config.Program:   "names programs: one that sets the field knows its own",
-	config.SEID:      "of the machine",
-	config.PNET:      "of the machine's interfaces",
-	config.RingAfter: "of gosmc run",
+	config.Program:      "names programs: one that sets the field knows its own",
+	config.SEID:         "of the machine",
+	config.PNET:         "of the machine's interfaces",
+	config.RingAfter:    "of gosmc run",
+	config.BetweenHosts: "of gosmc run",
 }
 
 // TestConfigWords checks that the configuration file has a word for each field of Config, that New

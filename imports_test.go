@@ -110,7 +110,7 @@ var mayImport = map[string][]string{
 	"internal/bench/render":  {"internal/bench", "internal/text"}, // reports in, tables out
 	"internal/demo":          {".", "internal/control", "internal/measure", "internal/child", "internal/netns", "internal/pod", "internal/text"},
 	"internal/netcat":        {".", "internal/control", "internal/text"}, // connections with standard input and output
-	"internal/pod":           {"bpf", "internal/agent", "internal/child", "internal/netns", "internal/port"},
+	"internal/pod":           {"bpf", "internal/agent", "internal/child", "internal/netns", "internal/pairing", "internal/port"},
 	"internal/survey":        {"internal/bureau", "internal/config", "internal/control", "internal/host", "internal/pairing", "internal/port", "internal/rendezvous", "internal/rundir", "internal/text", "internal/user"},                                                                                               // all hosts of the machine at once, and one made for the occasion
 	"internal/doctor":        {"internal/netns", "internal/port", "wire/clc", "internal/admission", "internal/config", "internal/exit", "internal/inventory", "internal/run/inspect", "internal/survey", "internal/text", "internal/control", "internal/run/procs", "internal/host", "internal/conn", "internal/rundir"}, // asks, and changes nothing
 	"internal/applicable":    {"internal/config", "internal/netns", "internal/run/inspect", "internal/run/procs", "internal/sockdiag", "internal/text"},                                                                                                                                                                  // looks from outside, and asks no program
@@ -147,7 +147,7 @@ var mayImport = map[string][]string{
 	"test/interop/guest/uverbs":  {"wire", "internal/uverbs"},                                            // a program in the virtual machine
 	"test/std":                   {"internal/overlay"},                                                   // Go's own tests, with the overlay of gosmc go
 	"test/run":                   {"internal/child"},                                                     // programs of Debian, by the gosmc command
-	"test/container":             {"internal/child"},                                                     // programs in containers, by runc and the gosmc command
+	"test/container":             {"internal/child", "internal/pairing"},                                 // programs in containers, by runc and the gosmc command
 	"test/container/talk":        {"."},                                                                  // a program in an empty root
 	"test/container/attack":      {"wire", "internal/dispose", "internal/introduce", "internal/pairing"}, // an attacker, who knows the agent's messages
 	"test/container/across":      {"."},                                                                  // tests, which are a program in an empty root, too
