@@ -53,7 +53,7 @@ func TestConfig(t *testing.T) {
 		{"config unset listen-port", exitFailure, "", "has no listen-port"},
 		{"config unset x", exitUsage, "", `unknown word "x"`},
 		{"config set smcr_max_conns_per_lgr 64", exitOK, "", ""},
-		{"config show", exitOK, "smcr-conns   64", ""},
+		{"config show", exitOK, "smcr-conns  64", ""},
 		{"config set net.smc.smcr_testlink_time 20", exitOK, "", ""},
 		{"config show", exitOK, "smcr-keepalive  20s", ""},
 		{"config set conns_per_lg 8", exitUsage, "", "16 to 255"},

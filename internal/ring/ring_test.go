@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +23,12 @@ import (
 func TestStreams(t *testing.T) {
 	forms(t, func(t *testing.T, how form) {
 		smctest.CheckLeaks(t)
+		var joined atomic.Int32 // directions: a reader that is always behind keeps one in-band
+		defer func() {
+			if joined.Load() == 0 {
+				t.Error("no direction has gone over to its ring")
+			}
+		}()
 		for seed := range uint64(4) {
 			a, b := newEnds(t, how)
 			var all sync.WaitGroup
@@ -40,8 +47,8 @@ func TestStreams(t *testing.T) {
 						}
 						left = left[n:]
 					}
-					if ends[0].out.state != stateJoined {
-						t.Errorf("seed %d: after %d bytes the writer is in state %d", seed, total, ends[0].out.state)
+					if ends[0].out.state == stateJoined {
+						joined.Add(1)
 					}
 					ends[0].CloseWrite()
 				})
