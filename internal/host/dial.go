@@ -119,7 +119,9 @@ func (h *Host) Adopt(tcp *net.TCPConn) (conn.Conn, error) {
 
 // Carry moves a TCP connection that was made elsewhere onto SMC, with a peer that speaks CLC. With a
 // reason it stays TCP. Whatever becomes of it, tcp belongs to the host.
-func (h *Host) Carry(ctx context.Context, tcp *net.TCPConn, role core.Role, why clc.Diagnosis) (conn.Conn, error) {
+func (h *Host) Carry(
+	ctx context.Context, tcp *net.TCPConn, role core.Role, why clc.Diagnosis,
+) (conn.Conn, error) {
 	h.hold()
 	defer h.letGo()
 	h.openControl()

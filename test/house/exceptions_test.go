@@ -27,7 +27,7 @@ var typeMethods = map[string]exception{
 	"internal/dissect.Tracker":           {82, "one table of everything that is seen; to be split into TCP, links and connections"},
 	"internal/dissect/render.walker":     {52, "one method for each type of message"},
 	"internal/ring.writer":               {30, "one state machine; a call that package net makes is a method, as a function for each would be allocated"},
-	"internal/host.Host":                 {58, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
+	"internal/host.Host":                 {59, "listens, dials, opens devices, shows itself and ends; associations and idleness could be types"},
 	"internal/host.Listener":             {39, "its announcement and its gate are types already; their methods need the listener"},
 	"internal/ism.Device":                {35, "verbs of a device, and the peerings that it makes"},
 	"internal/ism.Peer":                  {45, "one peering: messages, buffers and doorbells"},
