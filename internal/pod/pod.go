@@ -72,7 +72,7 @@ func New(ctx context.Context) (s *Site, err error) {
 	if introducing(ctx) {
 		return s, nil
 	}
-	if marked() { // rule: TestMarked: marked() -> false
+	if pairing.Attached() { // rule: TestAttached: pairing.Attached() -> pairing.Attached() && false
 		return nil, errLeft
 	}
 	if s.group, err = makeGroup(); err != nil {
@@ -108,18 +108,6 @@ func introducing(ctx context.Context) bool {
 	}
 	var s agent.Status
 	return err == nil && json.Unmarshal(answer.Status, &s) == nil && s.Introductions.Enabled
-}
-
-// marked reports whether the programs of an agent see the sockets of this process already. They stay
-// when that ends, and mark the containers' sockets in place of ours.
-func marked() bool {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	_, err = pairing.ServiceName(uintptr(fd))
-	return err == nil || errors.Is(err, pairing.ErrNoName)
 }
 
 // makeGroup makes a control group in that of this process.

@@ -54,7 +54,7 @@ func TestClose(t *testing.T) {
 }
 
 // A site whose programs would not be the first to see the containers' sockets is not made.
-func TestMarked(t *testing.T) {
+func TestAttached(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make control groups")
 	}

@@ -69,7 +69,7 @@ func (l *lab) lines(text string) error {
 
 // make makes the directory, the keeper and the control group.
 func (l *lab) make() (err error) {
-	if agentAttached() {
+	if pairing.Attached() { // they come before those of an agent for the control group of the test
 		return fmt.Errorf("%w beside the programs of another agent: gosmc agent --detach takes them away", errUnable)
 	}
 	if l.dir, err = os.MkdirTemp("", "gosmc-container-"); err != nil {
@@ -168,18 +168,6 @@ func (l *lab) build() error {
 		}
 	}
 	return nil
-}
-
-// agentAttached reports whether the programs of an agent of this machine see the sockets of this process:
-// they come before those of an agent for the control group of the test, also when it has ended.
-func agentAttached() bool {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	_, err = pairing.ServiceName(uintptr(fd))
-	return err == nil || errors.Is(err, pairing.ErrNoName)
 }
 
 // startAgent starts an agent for the lab's control group, and waits until it serves.

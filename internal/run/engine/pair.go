@@ -142,7 +142,8 @@ func (m *mover) send() {
 		err = m.c.CloseWrite()
 	}
 	if err != nil {
-		// What the peer has sent before comes first; but a program that does not read is told.
+		// The program gets the peer's bytes before the reset. One that does not read them gets the
+		// reset after drainTime.
 		late := time.NewTimer(drainTime)
 		defer late.Stop()
 		select {
