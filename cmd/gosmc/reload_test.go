@@ -1,13 +1,17 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gosmc/smc/internal/config"
+	"github.com/gosmc/smc/internal/smctest"
 )
 
 // TestRunReload changes the configuration while programs of 'gosmc run' run: new connections follow
@@ -25,9 +29,8 @@ func TestRunReload(t *testing.T) {
 	connect := func() *talker { return startTalker(t, runCommand(t, environ, python, "-c", echoProgram, port)) }
 	ends := func(where string, want int) {
 		t.Helper()
-		if got := movedModes(t, environ, port); len(got) != want {
-			t.Errorf("%s: %d ends have left TCP, want %d", where, len(got), want)
-		}
+		smctest.Eventually(t, 10*time.Second, fmt.Sprintf("%s: %d ends that have left TCP", where, want),
+			func() bool { return len(movedModes(t, environ, port)) == want })
 	}
 	old := connect()
 	old.exchange(t, "before")
@@ -36,7 +39,12 @@ func TestRunReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	const now, later = "programs that run have the new value now: ", "programs that run keep the old value until they are started again: "
-	moved, program := 2, process(server.cmd.Process.Pid, "python3")
+	program := process(server.cmd.Process.Pid, "python3")
+	names := func(out, says string) bool { // a line that lists the server; the order is by PID
+		_, list, _ := strings.Cut(out, says)
+		list, _, _ = strings.Cut(list, "\n")
+		return slices.Contains(strings.Split(list, ", "), program)
+	}
 	for _, step := range []struct {
 		args, says, not string
 		moves           bool
@@ -50,7 +58,7 @@ func TestRunReload(t *testing.T) {
 		{"unset smc", now, later, true},
 	} {
 		out, code := gosmcIn(t, environ, append([]string{"config"}, strings.Fields(step.args)...)...)
-		if code != exitOK || !strings.Contains(out, step.says+program) || strings.Contains(out, step.not+program) {
+		if code != exitOK || !names(out, step.says) || names(out, step.not) {
 			t.Errorf("config %s = %d\n%s\nwant %q and not %q", step.args, code, out, step.says, step.not)
 		}
 		if step.args == "set connect-port !"+port {
@@ -59,10 +67,14 @@ func TestRunReload(t *testing.T) {
 		c := connect()
 		c.exchange(t, step.args)
 		old.exchange(t, "still there")
+		moved := 2
 		if step.moves {
 			moved += 2
 		}
 		ends(step.args, moved)
+		c.cmd.Process.Kill() // few programs, so that the next output has room for the server
+		c.cmd.Wait()
+		ends("a client ended", 2)
 	}
 }
 
