@@ -16,6 +16,7 @@ import (
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/control"
+	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/internal/text"
 	"github.com/gosmc/smc/wire/clc"
@@ -149,7 +150,10 @@ func (r *Report) noCLC(t *trial, err error) {
 	accepted := slices.ContainsFunc(t.status.Counters.CLC, func(m control.MessageCount) bool {
 		return m.Type == "Accept" && m.Rcvd > 0
 	})
+	late, isLate := errors.AsType[*core.TimeoutError](err)
 	switch {
+	case accepted && isLate && late.Awaited == "CONFIRM LINK": // Linux on soft-RoCE does not decline then
+		r.filtered(t)
 	case accepted:
 		r.add(Fail, "clc", t.at("the SMC handshake broke off after the Accept: "+errorText(err)),
 			"gosmc dump --port "+t.port()+" --problems, on both hosts")
@@ -181,7 +185,7 @@ func (r *Report) stayedTCP(t *trial, c conn.Conn) {
 	said := t.at(fmt.Sprintf("%s%s [%s 0x%08x] ", side, reason.Sentence, reason.Tag,
 		uint32(reason.Code)))
 	switch reason.Code {
-	case clc.DiagPeerNoSMC:
+	case clc.DiagPeerNoSMC, clc.DiagNoToken: // the latter if an agent's programs have offered tokens, too
 		if !c.ByPeer() { // else it is the code of a Decline
 			r.silentPeer(t)
 			return
@@ -203,6 +207,14 @@ func (r *Report) stayedTCP(t *trial, c conn.Conn) {
 		}
 		r.add(Fail, "eid", said+t.ueids(), "gosmc ueid add NAME, with one name on both hosts")
 		return
+	case clc.DiagNoDevice:
+		if c.ByPeer() && t.peer == nil { // Linux smc_listen_find_device has this code for both
+			r.add(Fail, "device", said+"Linux says so, too, if it has none of our UEIDs. "+t.ueids(),
+				"there: 'smcr device' and 'gosmc device' list the devices, 'smcr ueid' and "+
+					"'gosmc ueid' the UEIDs; one device has to be active, and one UEID the "+
+					"same on both hosts")
+			return
+		}
 	}
 	if id, iface := pnetOf(c.LocalAddr()); id != "" && !c.ByPeer() && checks[reason.Code] == "device" {
 		r.add(Fail, "pnet", said+"The connection goes over an interface with the PNETID "+id+" of "+

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gosmc/smc/internal/core"
 	"github.com/gosmc/smc/internal/llcflow"
+	"github.com/gosmc/smc/wire"
 )
 
 // A groupEnd is the end of a link group. It has three steps: its connections are told to end, llcflow
@@ -18,6 +19,8 @@ type groupEnd struct {
 	over  bool               // llcflow.GroupEnding has come
 	gone  bool               // llcflow.GroupEnded has come: links and memory are given back
 	fate  core.ConnEventKind // the event that connections are told; 0 before the group is over
+
+	cut bool // it may have had connections when it ended in order
 
 	linksLost func() // tells the connections that the group had when it ended; nil before; of the goroutine
 }
@@ -71,6 +74,7 @@ func (e *groupEnd) begin(out llcflow.GroupEnding) {
 	g.rmbs.end()
 	close(e.done)
 	why := out.Why
+	e.cut = out.LinkAlive && why.Kind != llcflow.EndIdle
 	g.loop.afterwards(func() {
 		e.linksLost = g.fabric.cfg.Owner.GroupEnded(g, func(count int) {
 			g.fabric.cfg.Logger.Debug("link group ended", "peer", g.lg.Key.GID, "connections", count, "why", why.String())
@@ -100,7 +104,11 @@ func (e *groupEnd) tearDown() {
 	for _, n := range devices {
 		n.TellGroup(&g.devices, false)
 	}
-	late := time.NewTimer(lastAckTime)
+	patience := lastAckTime
+	for _, l := range links {
+		patience = max(patience, e.patience(l.peerQPN))
+	}
+	late := time.NewTimer(patience)
 	defer late.Stop()
 	expired := false
 	for _, l := range links {
@@ -128,6 +136,14 @@ func (e *groupEnd) tearDown() {
 		e.linksLost() // rule: internal/host TestSMCRCloseInHandshake
 		e.linksLost = nil
 	}
+}
+
+// patience is how long the peer's queue pair may have something to say, once the group has ended.
+func (e *groupEnd) patience(peer wire.QPN) time.Duration {
+	if e.cut && peer < softRoCEQPNs {
+		return lastWordTime
+	}
+	return lastAckTime
 }
 
 // cause returns the event that connections are told.

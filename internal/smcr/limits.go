@@ -1,6 +1,10 @@
 package smcr
 
-import "time"
+import (
+	"time"
+
+	"github.com/gosmc/smc/wire"
+)
 
 // Limits of SMC-R. The ones that Linux net/smc sets come first.
 const (
@@ -41,6 +45,13 @@ const (
 	// lastAckTime is how long a link stays after its group has ended, so that the last messages to
 	// come are acknowledged. Package rdma delays acknowledgements for up to 500 microseconds.
 	lastAckTime = 5 * time.Millisecond
+
+	// lastWordTime is the same for a peer that may be soft-RoCE, unless the group was idle: Linux
+	// aborts connections after its own DELETE LINK, and soft-RoCE sends that again for ever if nobody
+	// acknowledges it. Programs of the peer hang in close then, and its device cannot be removed.
+	// A queue pair of soft-RoCE has a number below softRoCEQPNs: Linux rxe_param.h, RXE_MAX_QP_INDEX.
+	lastWordTime          = 250 * time.Millisecond
+	softRoCEQPNs wire.QPN = 1 << 20
 
 	// maxIdleRMBs bounds the bytes of RMBs that a link group keeps for connections to come, whose
 	// pages are given back, except in their first 64 KiB. A new one takes an exchange of messages

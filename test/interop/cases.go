@@ -187,6 +187,10 @@ func allCases() []testCase {
 		},
 
 		{name: "smcr/sockets", what: "SMC-R: what the guest's kernel says of its sockets and counts, as gosmc ss and metrics read it", run: kernelSockets},
+		{
+			name: "smcr/doctor", what: "gosmc doctor where AF_SMC sockets of the guest listen: healthy, and with faults", run: doctor,
+			finds: declined, mayFind: []string{"NAK", "timeout", "reset"}, tolerates: ofVanished,
+		},
 		{name: "smcr/rush/server", what: "SMC-R: 500 programs of the guest dial at once", run: rush{500}.server, mayFind: lateOrDeclined},
 		{
 			name: "smcr/window/client", what: "SMC-R: the window is full, the guest reads everything, and the word of it is lost with its link; we are the client",

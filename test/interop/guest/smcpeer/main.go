@@ -3,6 +3,7 @@
 //	smcpeer ueid add|del NAME                  a user-defined EID of this kernel
 //	smcpeer groups                             the link groups of this kernel, and their links
 //	smcpeer sockets ADDR:PORT TCP:PORT         sockets of this kernel as internal/sockdiag sees them
+//	smcpeer echo PORT COUNT                    send back what arrives on COUNT connections, one at a time
 //	smcpeer serve PORT COUNT                   serve COUNT connections, of any kind
 //	smcpeer dial ADDR:PORT KIND N ROUNDS CONNS  be the client of CONNS connections at a time
 //
@@ -35,6 +36,9 @@ func run(args []string) error {
 	}
 	if len(args) == 3 && args[0] == "sockets" {
 		return showSockets(os.Stdout, args[1], args[2])
+	}
+	if len(args) == 3 && args[0] == "echo" {
+		return echo(os.Stdout, args[1], args[2])
 	}
 	return talk.Network{
 		Dial: func(dest netip.AddrPort) (talk.Conn, error) { return connect(dest) },
