@@ -123,6 +123,10 @@ func liveInside(dir string) int {
 		fmt.Println("enter the copy:", err)
 		return 1
 	}
+	if exists("/usr/bin/gosmc") || exists("/etc/gosmc.conf") {
+		fmt.Println("this machine has gosmc installed: remove it first")
+		return 1
+	}
 	for _, step := range []struct {
 		name string
 		do   func()
@@ -190,17 +194,32 @@ func (l *life) enter(dir string) error {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
 	}
-	if err := errors.Join(unix.Chroot(at("root")), os.Chdir("/")); err != nil {
+	if err := changeRoot(at("root")); err != nil {
 		return err
 	}
 	os.Clearenv()
 	for name, value := range map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"} {
 		os.Setenv(name, value)
 	}
-	if exists("/usr/bin/gosmc") || exists("/etc/gosmc.conf") {
-		return errors.New("this machine has gosmc installed: remove it first")
-	}
 	return exec.Command("ip", "link", "set", "lo", "up").Run()
+}
+
+// changeRoot makes a directory the root of the mount namespace. In a chroot a process cannot make user
+// namespaces, as systemd does for services with PrivateUsers.
+func changeRoot(dir string) error {
+	const old = "/run/old"
+	for _, step := range []func() error{
+		func() error { return os.Mkdir(dir+old, 0o700) },
+		func() error { return unix.PivotRoot(dir, dir+old) },
+		func() error { return os.Chdir("/") },
+		func() error { return unix.Unmount(old, unix.MNT_DETACH) },
+		func() error { return os.Remove(old) },
+	} {
+		if err := step(); err != nil {
+			return fmt.Errorf("change the root: %w", err)
+		}
+	}
+	return nil
 }
 
 func (l *life) packageAt(name string) string {

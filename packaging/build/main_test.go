@@ -36,12 +36,17 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(lifeVariable); dir != "" {
 		os.Exit(liveInside(dir))
 	}
+	if dir := os.Getenv(bootVariable); dir != "" {
+		fmt.Println("boot:", boot(dir))
+		os.Exit(1)
+	}
 	os.Exit(runTests(m))
 }
 
 // needs are commands that tests use, and Debian's packages that have them. Without one, a test skips, or checks less.
 var needs = [][2]string{
 	{"dpkg-deb", "dpkg"}, {"rpm", "rpm"}, {"ip", "iproute2"}, {"perl", "perl-base"}, {"man", "man-db"}, {"systemd-analyze", "systemd"},
+	{"redis-server", "redis-server"}, {"redis-benchmark", "redis-tools"},
 }
 
 // installNeeds installs the missing packages, where it may.
