@@ -159,6 +159,10 @@ func TestTopTerminal(t *testing.T) {
 	tty.start(cmd)
 	tty.types("", "sorted by bytes")
 	tty.types("t", "sorted by tcp")
+	tty.types("h", "b c n t f w  order by bytes")
+	tty.types("q", "Wakeups/s  W") // any key goes back
+	tty.types("?", "Any key goes back.")
+	tty.types("p", "Wakeups/s  W")
 	tty.types("p", "PID")
 	tty.types("q", "\x1b[?1049l")
 	if err := cmd.Wait(); err != nil {

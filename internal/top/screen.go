@@ -118,7 +118,7 @@ func (v *View) keys() string {
 	case v.notice != "":
 		return text.Printable(v.notice)
 	}
-	line := "b c n t f w: order   s p: services, programs   /: filter   q: end"
+	line := "b c n t f w: order  s p: group  /: filter  h: help  q: end"
 	if v.Words != "" {
 		line += "   [" + text.Printable(v.Words) + "]"
 	}
@@ -181,7 +181,9 @@ func (s *screen) show(r *Report, v *View) error {
 		fmt.Fprintf(&b, "  (programs of other users are not shown: %d)", r.Denied)
 	}
 	fmt.Fprintf(&b, "\n%s\n%s\n", r.summary(), v.keys())
-	if err := r.write(&b, v.ByProgram, max(rows-4, 1)); err != nil {
+	if v.help {
+		b.WriteString(helpText)
+	} else if err := r.write(&b, v.ByProgram, max(rows-4, 1)); err != nil {
 		return err
 	}
 	var view strings.Builder

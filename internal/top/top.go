@@ -49,6 +49,7 @@ type View struct {
 
 	prompt *prompt // nil: keys have their own meanings
 	notice string  // why the filter that was typed is not in force
+	help   bool    // the meaning of keys and columns is shown in place of the table
 }
 
 // A prompt is a filter that somebody is typing.
@@ -145,7 +146,7 @@ func (v *View) Run(ctx context.Context, out io.Writer, in io.Reader) error {
 				return nil // the way in which watching ends
 			case key := <-keys:
 				switch {
-				case key == 0, key == 'q' && v.prompt == nil:
+				case key == 0, key == 'q' && v.prompt == nil && !v.help:
 					next.Stop()
 					return nil
 				case key == suspendKey:
@@ -229,7 +230,13 @@ func (v *View) key(key byte) (filtered bool) {
 		return true
 	}
 	v.notice = ""
+	if v.help {
+		v.help = false
+		return false
+	}
 	switch key {
+	case 'h', '?':
+		v.help = true
 	case '/':
 		v.prompt = &prompt{typed: []byte(v.Words)}
 	case 'p':
