@@ -30,7 +30,7 @@ const (
 	manyConns     = 16
 	capLow        = 0.75 // uncertainty of the bound that processor time sets
 	capHigh       = 1.25
-	ownWork       = 0.5 // of a busy server's time outside the kernel; beyond, it does more than in its row
-	leftOfKernel  = 0.1 // of the time in the kernel is left without TCP
-	minWorthwhile = 1.1 // gains below are not worth a change
+	ownWork       = 0.75 // of a busy server's time outside the kernel; beyond, it does more than in its row
+	leftOfKernel  = 0.1  // of the time in the kernel is left without TCP
+	minWorthwhile = 1.1  // gains below are not worth a change
 )

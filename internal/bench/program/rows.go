@@ -148,6 +148,9 @@ func runRows() []*Row {
 		pgbenchRow("pgbench", "pgbench -S, 8 clients", 8, 1.4, 2),
 		pgbenchRow("pgbench-1", "the same, 1 client", 1, 1.5, 2),
 		nginxRow(1, 2, 4), nginxRow(8, 2, 3), nginxRow(64, 2, 3),
+		runRow("nginx-as-shipped", "wrk with 1, 8 and 64 connections to nginx as its packages configure it: a worker for "+
+			"each processor, and the file is opened for each request; 200 bytes",
+			requests, NGINXAsShipped(), 1.2, 1.7).in("1", "8", "64"),
 		runRow("haproxy-8", "wrk with 8 connections to haproxy, which asks nginx, 200 bytes",
 			requests, HAProxy(8), 1.5, 2.5).many(8),
 		runRow("varnish-8", "wrk with 8 connections to varnish, which has asked nginx, 200 bytes",

@@ -30,8 +30,33 @@ func NGINX(clients, bytes int) *Work {
 	}
 }
 
+// NGINXAsShipped is wrk to nginx as its packages configure it: with a worker for each processor, and it opens
+// the file for each request. The transport names the number of clients.
+func NGINXAsShipped() *Work {
+	return &Work{
+		needs: []string{"nginx", "wrk"}, packages: "nginx-light wrk",
+		run: func(l *lab, what string) (r Result, err error) {
+			clients, err := strconv.Atoi(what)
+			if err != nil {
+				return r, err
+			}
+			port, err := l.nginxWith(200, "auto", "")
+			if err != nil {
+				return r, err
+			}
+			return l.wrk(port, clients)
+		},
+	}
+}
+
 // nginx starts one that has a file of so many bytes, and returns its port.
 func (l *lab) nginx(bytes int) (port int, err error) {
+	workers := min(2, max(1, runtime.NumCPU()-1))
+	return l.nginxWith(bytes, strconv.Itoa(workers), "open_file_cache max=16;")
+}
+
+// nginxWith starts one with so many workers and more directives.
+func (l *lab) nginxWith(bytes int, workers, more string) (port int, err error) {
 	if bytes == 0 {
 		return 0, fmt.Errorf("bench: no file")
 	}
@@ -43,16 +68,15 @@ func (l *lab) nginx(bytes int) (port int, err error) {
 		return 0, err
 	}
 	conf := filepath.Join(l.dir, "nginx.conf")
-	workers := min(2, max(1, runtime.NumCPU()-1))
-	if err := os.WriteFile(conf, fmt.Appendf(nil, `daemon off; pid %s/pid; error_log stderr warn; worker_processes %d;
+	if err := os.WriteFile(conf, fmt.Appendf(nil, `daemon off; pid %s/pid; error_log stderr warn; worker_processes %s;
 events { worker_connections 1024; }
 http {
-  access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000; open_file_cache max=16;
+  access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000; %[6]s
   client_body_temp_path %[1]s/t1; proxy_temp_path %[1]s/t2; fastcgi_temp_path %[1]s/t3;
   uwsgi_temp_path %[1]s/t4; scgi_temp_path %[1]s/t5;
   server { listen %[3]s:%[4]d; root %[5]s; }
 }
-`, l.dir, workers, l.place.listen(), port, root), 0o644); err != nil {
+`, l.dir, workers, l.place.listen(), port, root, more), 0o644); err != nil {
 		return 0, err
 	}
 	return port, l.serve(port, l.command("nginx", "-c", conf, "-p", l.dir, "-e", "stderr"))
