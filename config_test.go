@@ -32,6 +32,8 @@ var fieldless = map[string]string{
 	config.PNET:         "of the machine's interfaces",
 	config.RingAfter:    "of gosmc run",
 	config.BetweenHosts: "of gosmc run",
+
+	config.MachineAddress: "of the machine's networks",
 }
 
 // TestConfigWords checks that the configuration file has a word for each field of Config, that New

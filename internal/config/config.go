@@ -84,6 +84,9 @@ const (
 	ConnectPort    = "connect-port"
 	ConnectAddress = "connect-address"
 	UsersWord      = "users"
+
+	// MachineAddress is a list of servers that can be on this machine: see [NewMachine].
+	MachineAddress = "machine-address"
 	Memory         = "memory"
 	RingAfter      = "ring-after"
 	ShortAfter     = "short-after"
@@ -103,7 +106,7 @@ var Variables = map[string]string{
 	UEID: "GOSMC_UEIDS", SEID: "GOSMC_SEID", Peer: "GOSMC_SMCR_PEERS", Device: "GOSMC_SMCR_DEVICES", SMCRv1: "GOSMC_SMCR_V1",
 	Program: "GOSMC_PROGRAMS", ListenPort: "GOSMC_LISTEN_PORTS", ListenAddress: "GOSMC_LISTEN_ADDRESSES",
 	ConnectPort: "GOSMC_CONNECT_PORTS", ConnectAddress: "GOSMC_CONNECT_ADDRESSES", Memory: "GOSMC_MEMORY", RingAfter: "GOSMC_RING_AFTER", ShortAfter: "GOSMC_SHORT_AFTER",
-	UsersWord: "GOSMC_USERS", BetweenHosts: "GOSMC_BETWEEN_HOSTS",
+	UsersWord: "GOSMC_USERS", MachineAddress: "GOSMC_MACHINE_ADDRESSES", BetweenHosts: "GOSMC_BETWEEN_HOSTS",
 	SMCRLinks: "GOSMC_SMCR_LINKS", SMCRConns: "GOSMC_SMCR_CONNS", SMCRSpread: "GOSMC_SMCR_SPREAD",
 	SMCRKeepAlive: "GOSMC_SMCR_KEEPALIVE", Spin: "GOSMC_SPIN", ReadBuffer: "GOSMC_READ_BUFFER",
 }
@@ -133,6 +136,7 @@ type Settings struct {
 	Programs        []string // that may leave it, see [NewPolicy]
 	Listen, Connect Filter
 	Users           []string // other users, see [NewUsers]
+	Machine         []string // servers that can be on this machine, see [NewMachine]
 	Memory          int64    // bytes that a process receives into, in buffers or rings; 0: the default
 	RingAfter       int64    // bytes before a ring joins a connection; 0: the default
 	ShortAfter      int      // short connections before others stay TCP; 0: the default, below 0: none does
@@ -268,7 +272,7 @@ func Check(word, value string) error {
 		if _, err := parsePort(value); err != nil {
 			return fmt.Errorf("%s %w", word, err)
 		}
-	case ListenAddress, ConnectAddress:
+	case ListenAddress, ConnectAddress, MachineAddress:
 		if _, err := parseAddress(value); err != nil {
 			return fmt.Errorf("%s %w", word, err)
 		}

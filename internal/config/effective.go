@@ -10,7 +10,7 @@ import (
 
 // Words are all words of the file, in the order of its documentation.
 var Words = []string{
-	SMC, Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress, UsersWord,
+	SMC, Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress, UsersWord, MachineAddress,
 	Memory, RingAfter, ShortAfter,
 	UEID, SEID, Peer, Device, SMCRv1, PNET, BetweenHosts,
 	SMCRLinks, SMCRConns, SMCRSpread, SMCRKeepAlive, Spin, ReadBuffer,
@@ -20,7 +20,7 @@ var Words = []string{
 // written as there; other defaults are a description in parentheses.
 var Defaults = map[string]string{
 	SMC: "on", Program: "any", ListenPort: "any", ListenAddress: "any", ConnectPort: "any",
-	ConnectAddress: "any", UsersWord: "(same; any in /run/gosmc)",
+	ConnectAddress: "any", UsersWord: "(same; any in /run/gosmc)", MachineAddress: "(private networks)",
 	Memory: "(by the memory of the machine)", RingAfter: "256KiB",
 	ShortAfter: "16", UEID: "(none)", SEID: "on", Peer: "(peers with TCP option 254)",
 	Device: "(the address of the connection)", SMCRv1: "off", PNET: "(none)",

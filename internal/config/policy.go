@@ -313,7 +313,7 @@ func (s *Settings) settlePolicy(values map[string][]string, getenv func(string) 
 	s.Programs = values[Program]
 	s.Listen = Filter{values[ListenPort], values[ListenAddress]}
 	s.Connect = Filter{values[ConnectPort], values[ConnectAddress]}
-	s.Users = values[UsersWord]
+	s.Users, s.Machine = values[UsersWord], values[MachineAddress]
 	for _, v := range values[SMC] {
 		on, _ := ParseSwitch(v) // checked
 		s.Off = !on
@@ -351,6 +351,7 @@ func (s *Settings) Environ() (list []string) {
 	} else if value := users.numeric(); value != "" {
 		add(UsersWord, []string{value})
 	}
+	add(MachineAddress, s.Machine)
 	if s.Memory > 0 {
 		list = append(list, Variables[Memory]+"="+strconv.FormatInt(s.Memory, 10))
 	}

@@ -79,6 +79,7 @@ type Config struct {
 
 	follower *config.Follower // of the configuration file
 	users    config.Users     // other users whose programs may be peers; they do not change
+	machine  config.Machine   // servers that can be on this machine
 	first    config.Settings  // those when the host was made
 }
 
@@ -217,6 +218,9 @@ func (c *Config) settle() error {
 		c.Program = config.ProgramName(os.Args[0])
 	}
 	if _, err = s.PolicyFor(c.Listen, c.Connect, c.Program); err != nil {
+		return err
+	}
+	if c.machine, err = config.NewMachine(s.Machine); err != nil {
 		return err
 	}
 	list := s.Users

@@ -78,7 +78,7 @@ func (d *dialing) askTokens(raw syscall.RawConn, dest netip.AddrPort) {
 	h := d.host
 	dest = netip.AddrPortFrom(dest.Addr().Unmap().WithZone(""), dest.Port())
 	if h.cfg.Disabled || !d.opts.Require.Met(conn.ModeOf(h.smcd.Mode())) ||
-		!paired.MayBeHere(dest.Addr()) && !h.meeting.IsLocal(dest.Addr()) {
+		!h.cfg.machine.MayHave(dest.Addr()) && !h.meeting.IsLocal(dest.Addr()) {
 		return
 	}
 	if h.pairing.Ask(raw, dest) {

@@ -116,13 +116,3 @@ func (k *AgentKernel) Addresses(c syscall.RawConn) (list []string) {
 		}
 	}
 }
-
-// MayBeHere reports whether a server can be on this machine, as far as its address says: in a private
-// network or on one link. Addresses of the machine itself are for the caller to know.
-func MayBeHere(server netip.Addr) bool {
-	server = server.Unmap()
-	return server.IsPrivate() || server.IsLoopback() || server.IsLinkLocalUnicast() || shared.Contains(server)
-}
-
-// shared is the address space of RFC 6598, which container networks use.
-var shared = netip.MustParsePrefix("100.64.0.0/10")

@@ -38,6 +38,8 @@ it is refused:
   connect-address 10.0.0.0/8                                                     GOSMC_CONNECT_ADDRESSES
   users           any          whose programs may be at the other end: same,     GOSMC_USERS
                                any, NAME, @GROUP, !NAME
+  machine-address 198.51.100.0/24  of servers that can be containers here, for   GOSMC_MACHINE_ADDRESSES
+                               the agent; instead of private networks; any, none
   memory          512MiB       what a process receives into, at most             GOSMC_MEMORY
   ring-after      64KiB        bytes in a direction before a ring joins a        GOSMC_RING_AFTER
                                connection of gosmc run

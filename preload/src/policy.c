@@ -34,8 +34,8 @@ struct filter {
 	bool port_positive, address_positive;
 };
 
-static struct filter listening, connecting;
-static bool refuse_all;
+static struct filter listening, connecting, machine;
+static bool refuse_all, machine_unknown;
 
 static bool parse_number(const char *s, const char *end, uint32_t *n)
 {
@@ -172,6 +172,7 @@ void policy_read(void)
 		     !parse_list(&listening, ADDRESSES, "GOSMC_LISTEN_ADDRESSES") ||
 		     !parse_list(&connecting, PORTS, "GOSMC_CONNECT_PORTS") ||
 		     !parse_list(&connecting, ADDRESSES, "GOSMC_CONNECT_ADDRESSES");
+	machine_unknown = !parse_list(&machine, ADDRESSES, "GOSMC_MACHINE_ADDRESSES");
 }
 
 static bool port_allowed(const struct filter *f, uint16_t port)
@@ -236,6 +237,14 @@ bool policy_listen(const struct address *local)
 bool policy_connect(const struct address *server)
 {
 	return !refuse_all && port_allowed(&connecting, server->port) && address_allowed(&connecting, server->ip);
+}
+
+/* policy_machine says whether a server can be on this machine: as the list says, which takes addresses from the default or the default's place. */
+bool policy_machine(const struct address *server, bool by_default)
+{
+	if (machine_unknown || (machine.address_count > 0 && !address_allowed(&machine, server->ip)))
+		return false;
+	return machine.address_positive || by_default;
 }
 
 /* policy_disabled reads a value of GOSMC_DISABLED, NULL if it is not set. Words that ParseDisabled does not know mean yes. */

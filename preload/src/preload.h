@@ -223,6 +223,7 @@ void adopt_all(void);
 void policy_read(void);
 bool policy_listen(const struct address *local);
 bool policy_connect(const struct address *server);
+bool policy_machine(const struct address *server, bool by_default);
 bool policy_disabled(const char *v);
 
 /* resets.c */

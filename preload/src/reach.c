@@ -113,8 +113,8 @@ void reach_listen(int fd)
 		(void)note(option(fd, 1)); /* an agent may have come just now */
 }
 
-/* may_be_here says whether a server can be on this machine: in a private network (RFC 1918, RFC 4193), a shared one (RFC 6598), on one link, or loopback. */
-static bool may_be_here(const struct address *to)
+/* is_private says whether an address is of a private network (RFC 1918, RFC 4193), a shared one (RFC 6598), on one link, or loopback. */
+static bool is_private(const struct address *to)
 {
 	const uint8_t *ip = to->ip + 12;
 	static const uint8_t mapped[12] = {[10] = 0xff, 0xff};
@@ -153,7 +153,7 @@ bool reach_possible(const struct address *to)
 {
 	uint64_t key;
 
-	if (none() || !settings.on || guard_on() || to->port == 0 || !may_be_here(to))
+	if (none() || !settings.on || guard_on() || to->port == 0 || !policy_machine(to, is_private(to)))
 		return false;
 	key = key_of(to);
 	return __atomic_load_n(&refused[key % REFUSED].key, __ATOMIC_RELAXED) != key ||

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/pairing"
 	"github.com/gosmc/smc/internal/run/proto"
 	"github.com/gosmc/smc/internal/smctest"
@@ -144,5 +145,23 @@ func answersLate(t *testing.T, n *podNet, end int, kind proto.Kind, role byte, l
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPodsMachine has clients ask for connections to the servers that the list of the machine's addresses has.
+func TestPodsMachine(t *testing.T) {
+	n := newPodNet(t)
+	server := n.pod(0, podUserA)
+	for _, addr := range n.addr {
+		port := serveAt(server, addr, "serve %v")
+		for list, moved := range map[string]int{
+			"none": 0, "!" + addr.String(): 0, "192.0.2.0/24": 0, "x": 0, addr.String(): 2, "any": 2, "!192.0.2.1": 2,
+		} {
+			t.Setenv(config.Variables[config.MachineAddress], list)
+			client := n.pod(1, podUserB)
+			t.Log(list, addr)
+			dialAll(t, client, addr.String(), port, 2, 2000, moved)
+			client.Kill()
+		}
 	}
 }
