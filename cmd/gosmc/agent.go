@@ -135,7 +135,7 @@ func (f *agentFlags) serve(cmd *cobra.Command) error {
 		served := make(chan struct{})
 		go func() {
 			defer close(served)
-			if err := newCollector("").Serve(ctx, l); err != nil {
+			if err := newCollector("", f.socket).Serve(ctx, l); err != nil {
 				logger.Error("metrics are not served any more", "err", err)
 			}
 		}()

@@ -109,7 +109,7 @@ func (f *metricsFlags) run(cmd *cobra.Command) error {
 		return usagef("--textfile %q: node_exporter reads files whose names end in .prom only", f.textfile)
 	}
 	ctx := cmd.Context()
-	c := newCollector(f.dir)
+	c := newCollector(f.dir, defaultAgentSocket())
 	switch {
 	case f.listen != "":
 		l, err := listenMetrics(ctx, f.listen)
@@ -190,20 +190,21 @@ func listenMetrics(ctx context.Context, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// newCollector collects metrics of the programs with a run directory, or of all if dir is empty.
-func newCollector(dir string) *metrics.Collector {
-	return metrics.New(func(ctx context.Context) metrics.Snapshot { return takeSnapshot(ctx, dir) })
+// newCollector collects metrics of the programs with a run directory, or of all if dir is empty, and of the
+// agent with a socket.
+func newCollector(dir, socket string) *metrics.Collector {
+	return metrics.New(func(ctx context.Context) metrics.Snapshot { return takeSnapshot(ctx, dir, socket) })
 }
 
 // takeSnapshot asks all programs.
-func takeSnapshot(ctx context.Context, dir string) metrics.Snapshot {
+func takeSnapshot(ctx context.Context, dir, socket string) metrics.Snapshot {
 	start := time.Now()
 	s := metrics.Snapshot{Answers: survey.Ask(ctx, dir), Version: measure.ModuleVersion()}
 	r := newSSReport(&s.Answers, true, false)
 	r.AddMoved(dir, s.Answers.NetNS)
 	s.Connections = r.Connections
 	s.Programs = doctor.Programs(inspect.Processes(), dir)
-	s.Agent = askAgent(ctx)
+	s.Agent = askAgent(ctx, socket)
 	if dir == "" {
 		s.AddKernel()
 	}
@@ -211,9 +212,8 @@ func takeSnapshot(ctx context.Context, dir string) metrics.Snapshot {
 	return s
 }
 
-// askAgent asks the agent of this machine for its status. It returns nil if none answers.
-func askAgent(ctx context.Context) *metrics.AgentStatus {
-	socket := defaultAgentSocket()
+// askAgent asks the agent with a socket for its status. It returns nil if none answers.
+func askAgent(ctx context.Context, socket string) *metrics.AgentStatus {
 	if _, err := os.Stat(filepath.Clean(socket)); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -24,10 +24,13 @@ type program struct {
 	root    string // name of its root file system
 	user    int    // in the container
 	profile *profile
-	run     bool // under 'gosmc run'
-	args    []string
-	env     []string
-	holds   int // bytes of its output after which it is stopped until the output is released; 0: it is not
+
+	powerless bool // it has no capability, not even those of podman's containers
+
+	run   bool // under 'gosmc run'
+	args  []string
+	env   []string
+	holds int // bytes of its output after which it is stopped until the output is released; 0: it is not
 }
 
 // A container is one that runs, or has run.
@@ -147,6 +150,9 @@ func (l *lab) spec(id string, p program) map[string]any {
 	network, may := m{"type": "network", "path": "/run/netns/" + l.netns(p.at)}, capabilities
 	if p.private {
 		network, may = m{"type": "network"}, append(slices.Clone(capabilities), "CAP_NET_ADMIN", "CAP_NET_RAW")
+	}
+	if p.powerless {
+		may = []string{}
 	}
 	env := []string{"PATH=/usr/bin:/bin", "HOME=/tmp", "LC_ALL=C", "GOSMC_SHORT_AFTER=off"}
 	env = append(env, p.env...)

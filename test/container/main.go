@@ -52,7 +52,7 @@ type trial struct {
 }
 
 var trials = []trial{
-	{"library", "package smc at both ends: a static program in an empty root, with both seccomp profiles", true, (*lab).library},
+	{"library", "package smc at both ends: a static program in an empty root, with both seccomp profiles, and without capabilities", true, (*lab).library},
 	{"ipv6", "package smc, nginx with curl, and both mixed, by IPv6", false, (*lab).ipv6},
 	{"crun", "the same as library and nginx in containers of crun", false, (*lab).withCrun},
 	{"many", "10,000 connections of package smc through the service address", false, (*lab).many},

@@ -32,9 +32,13 @@ func (l *lab) compare(j job) error {
 		return err
 	}
 	for _, p := range []struct {
-		name    string
-		profile *profile
-	}{{"podman's profile", l.podman}, {"the stricter profile", l.strict}} {
+		name      string
+		profile   *profile
+		powerless bool
+	}{
+		{"podman's profile", l.podman, false}, {"the stricter profile", l.strict, false},
+		{"the stricter profile without a capability", l.strict, true},
+	} {
 		j.server.run, j.server.profile = true, p.profile
 		c, err := l.serve(j.port, j.server)
 		if err != nil {
@@ -108,12 +112,17 @@ func (l *lab) library() error {
 		profile *profile
 	}{{"podman's profile", l.podman}, {"the stricter profile", l.strict}} {
 		where := fmt.Sprintf(":%d", portTalk)
-		c, err := l.serve(portTalk, program{at: atServer, root: "empty", profile: p.profile, args: []string{"/talk", "serve", where}})
+		c, err := l.serve(portTalk, program{
+			at: atServer, root: "empty", profile: p.profile, powerless: p.powerless, args: []string{"/talk", "serve", where},
+		})
 		if err != nil {
 			return err
 		}
 		for _, w := range ways(portTalk) {
-			client := program{at: atClient, root: "empty", profile: p.profile, args: []string{"/talk", "echo", w.host + ":" + w.port, "100"}}
+			client := program{
+				at: atClient, root: "empty", profile: p.profile, powerless: p.powerless,
+				args: []string{"/talk", "echo", w.host + ":" + w.port, "100"},
+			}
 			j := job{check: func(out string) string { return out }}
 			if err := l.moved("package smc, "+w.name+", "+p.name, c, j, client, "map[SMC-D:100]\n"); err != nil {
 				return err
