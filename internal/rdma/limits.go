@@ -24,6 +24,10 @@ const (
 	// firstQPN is the first number for queue pairs of users; 0 and 1 are for management, and
 	// rxe's begin here too.
 	firstQPN wire.QPN = 16
+
+	// firstOwnQPN is the first number of a device that shares its port with nobody. Soft-RoCE has the lower ones,
+	// in turn from 16, by which package smcr tells the two apart.
+	firstOwnQPN wire.QPN = 1 << 16
 )
 
 // Limits of ours.

@@ -70,7 +70,7 @@ func (s *Share) release() {
 // never in it.
 func (s *Share) numbers() (first wire.QPN, count int) {
 	if s == nil {
-		return firstQPN, int(wire.MaxQPN - firstQPN)
+		return firstOwnQPN, int(wire.MaxQPN - firstOwnQPN) // rule: TestOwnNumbers: firstOwnQPN, int(wire.MaxQPN - firstOwnQPN) -> firstQPN, int(wire.MaxQPN - firstQPN)
 	}
 	return s.First, s.Count
 }

@@ -441,3 +441,11 @@ func TestShareErrors(t *testing.T) {
 		t.Errorf("%d descriptors, %d before", after, before)
 	}
 }
+
+// TestOwnNumbers has no number that soft-RoCE gives first.
+func TestOwnNumbers(t *testing.T) {
+	first, count := (*Share)(nil).numbers()
+	if first < 1<<16 || uint64(first)+uint64(count) > uint64(wire.MaxQPN) {
+		t.Errorf("numbers from %#x, %#x of them", first, count)
+	}
+}

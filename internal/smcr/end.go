@@ -140,7 +140,7 @@ func (e *groupEnd) tearDown() {
 
 // patience is how long the peer's queue pair may have something to say, once the group has ended.
 func (e *groupEnd) patience(peer wire.QPN) time.Duration {
-	if e.cut && peer < softRoCEQPNs {
+	if e.cut && peer != 0 && peer < softRoCEQPNs { // 0: a link that came to nothing
 		return lastWordTime
 	}
 	return lastAckTime

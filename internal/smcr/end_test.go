@@ -15,7 +15,7 @@ func TestLastWord(t *testing.T) {
 		want time.Duration
 	}{
 		{true, 0x11, lastWordTime}, {true, softRoCEQPNs - 1, lastWordTime}, {true, softRoCEQPNs, lastAckTime},
-		{false, 0x11, lastAckTime},
+		{false, 0x11, lastAckTime}, {true, 0, lastAckTime},
 	} {
 		if got := (&groupEnd{cut: tt.cut}).patience(tt.peer); got != tt.want {
 			t.Errorf("cut %v, queue pair %#x: %v, want %v", tt.cut, tt.peer, got, tt.want)

@@ -49,9 +49,10 @@ const (
 	// lastWordTime is the same for a peer that may be soft-RoCE, unless the group was idle: Linux
 	// aborts connections after its own DELETE LINK, and soft-RoCE sends that again for ever if nobody
 	// acknowledges it. Programs of the peer hang in close then, and its device cannot be removed.
-	// A queue pair of soft-RoCE has a number below softRoCEQPNs: Linux rxe_param.h, RXE_MAX_QP_INDEX.
+	// Numbers of its queue pairs are given in turn, from 16 to 2^20 (Linux rxe_param.h); those below
+	// softRoCEQPNs count as such. Package rdma has none of those.
 	lastWordTime          = 250 * time.Millisecond
-	softRoCEQPNs wire.QPN = 1 << 20
+	softRoCEQPNs wire.QPN = 1 << 16
 
 	// maxIdleRMBs bounds the bytes of RMBs that a link group keeps for connections to come, whose
 	// pages are given back, except in their first 64 KiB. A new one takes an exchange of messages
