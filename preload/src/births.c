@@ -514,6 +514,7 @@ EXPORT int dup2(int fd, int to)
 #ifdef SYS_dup2
 	if (guard_on()) {
 		end_shared(fd);
+		end_to_standard(fd, to);
 		return copied(fd, SYS(dup2, fd, to));
 	}
 #endif
@@ -524,6 +525,7 @@ EXPORT int dup3(int fd, int to, int flags)
 {
 	birth_never(fd);
 	end_shared(fd);
+	end_to_standard(fd, to);
 	return copied(fd, SYS(dup3, fd, to, flags));
 }
 

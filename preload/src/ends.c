@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <sched.h>
+#include <unistd.h>
 
 #define STILL_NSEC 40000000u
 #define PENDING ~0u /* of connecting: a connect that did not wait, which may be for a peer that speaks SMC-R */
@@ -231,6 +232,12 @@ void end_drop(int fd)
 }
 
 /* born takes a descriptor that is the end of a pair, with the generation of the processes that can have it, 0 if others can, too. False: none is taken here. */
+/* is_standard says whether a descriptor is that of a standard stream, of which libc reads and to which it writes inside, where nobody asks us. */
+static bool is_standard(int fd)
+{
+	return fd >= 0 && fd <= STDERR_FILENO;
+}
+
 static bool born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint32_t never)
 {
 	struct end *e;
@@ -244,7 +251,7 @@ static bool born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint3
 	drop(&e->in);
 	gift_drop(e);
 	e->generation = generation;
-	e->never = never;
+	e->never = never | (is_standard(fd) ? NEVER_OUT | NEVER_IN : 0);
 	e->streak = 0;
 	/*
 	 * Threads may wait still in the descriptor that had the number before, and leave its gates
@@ -389,6 +396,11 @@ bool end_dup(int fd, int to)
 	guard_copy(fd, to);
 	if (!e)
 		return true;
+	if (is_standard(to)) {
+		(void)leave_out(e, fd);
+		(void)leave_in(e, fd);
+		tally_lent(fd, 1); /* for good */
+	}
 	if (to >= ENDS || end_foreign()) {
 		tally_lent(fd, 1); /* the next program may find it */
 		return leave_out(e, fd) && leave_in(e, fd);
@@ -434,6 +446,13 @@ bool end_leave(int fd)
 	}
 	end_shared(fd);
 	return leave_out(e, fd) && (leave_in(e, fd) || hand_over(e, fd));
+}
+
+/* end_to_standard keeps a descriptor in-band from now on, if it is about to become a standard stream. Bytes in its ring are handed over. */
+void end_to_standard(int fd, int to)
+{
+	if (is_standard(to) && end_at(fd)) /* else no end is concerned */
+		(void)end_leave(fd);
 }
 
 /*

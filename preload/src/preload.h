@@ -299,6 +299,7 @@ void end_drop(int fd);
 void end_shared(int fd);
 bool end_dup(int fd, int to);
 bool end_leave(int fd);
+void end_to_standard(int fd, int to);
 bool end_joined(int fd);
 bool end_foreign(void);
 void end_replaced(int fd, uint64_t cookie, bool waits);

@@ -24,7 +24,7 @@ var (
 		"files", "files-nonblocking", "asked",
 	}
 	ringCases = []string{
-		"poll", "signal", "dup", "fork", "exec", "passed", "others", "peek", "starved", "small-files", "fortified", "spawned", "parts", "gone", "stream", "daemon",
+		"poll", "signal", "dup", "standard", "standard-zero", "fork", "exec", "passed", "others", "peek", "starved", "small-files", "fortified", "spawned", "parts", "gone", "stream", "daemon",
 		"scribble", "flood", "cork", "after-close", "told", "copy-after", "shut-elsewhere", "unread", "reuse", "answers", "cork-said",
 		"nothing", "no-messages", "counted", "peekers", "limit", "nowait",
 	}

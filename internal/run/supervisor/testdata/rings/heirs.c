@@ -30,6 +30,82 @@ void test_dup(void)
 	have(0);
 }
 
+/* print_stream writes through a standard stream, whose bytes libc writes by itself. */
+static void print_stream(FILE *f, struct stream *s, unsigned n)
+{
+	fill(s, n);
+	CHECK(fwrite(buf, 1, n, f) == n && fflush(f) == 0);
+	s->at += n;
+}
+
+/* read_stream is the same for reading. */
+static void read_stream(FILE *f, struct stream *s, unsigned n)
+{
+	CHECK(fread(buf, 1, n, f) == n);
+	look(s, n);
+	s->at += n;
+}
+
+/* A connection with rings becomes a standard stream, with bytes in the ring or without; the stream and calls take turns. */
+void test_standard(void)
+{
+	int a, b;
+	int in = dup(0);
+	int out = dup(1);
+
+	CHECK(setvbuf(stdin, NULL, _IONBF, 0) == 0); /* calls read what it has not */
+	for (int i = 0; i < 4; i++) {
+		joined(&a, &b);
+		if (i & 1)
+			put(a, &ab, 3000, 1000); /* is in the ring */
+		CHECK(dup2(a, 1) == 1 && dup2(b, 0) == 0);
+		if (i & 2) {
+			close(a);
+			close(b);
+		}
+		if (i & 1)
+			read_stream(stdin, &ab_in, 3000);
+		print_stream(stdout, &ab, 5000);
+		read_stream(stdin, &ab_in, 5000);
+		for (int k = 0; k < 20; k++) {
+			put(1, &ab, 2 * LARGE, LARGE);
+			take(0, &ab_in, 2 * LARGE, LARGE);
+			print_stream(stdout, &ab, 10000);
+			take(0, &ab_in, 10000, 3000);
+		}
+		CHECK(dup2(in, 0) == 0 && dup2(out, 1) == 1);
+		clearerr(stdin);
+		if (!(i & 2)) {
+			close(a);
+			close(b);
+		}
+	}
+}
+
+/* A connection is a standard stream from its beginning. */
+void test_standard_zero(void)
+{
+	struct sockaddr_in addr;
+	int l = server(&addr);
+	int in = dup(0);
+	int out = dup(1);
+
+	CHECK(setvbuf(stdin, NULL, _IONBF, 0) == 0); /* calls read what it has not */
+	close(0);
+	close(1);
+	CHECK(socket(AF_INET, SOCK_STREAM, 0) == 0);
+	CHECK(connect(0, (struct sockaddr *)&addr, sizeof(addr)) == 0);
+	CHECK(accept(l, NULL, NULL) == 1);
+	for (int k = 0; k < 20; k++) {
+		put(1, &ab, 2 * LARGE, LARGE);
+		take(0, &ab_in, 2 * LARGE, LARGE);
+		print_stream(stdout, &ab, 10000);
+		read_stream(stdin, &ab_in, 10000);
+	}
+	CHECK(dup2(in, 0) == 0 && dup2(out, 1) == 1);
+	close(l);
+}
+
 /* Processes that were one share their end. */
 void test_fork(void)
 {

@@ -46,6 +46,8 @@ static const struct {
 	{"poll", test_poll},
 	{"signal", test_signal},
 	{"dup", test_dup},
+	{"standard", test_standard},
+	{"standard-zero", test_standard_zero},
 	{"fork", test_fork},
 	{"exec", test_exec},
 	{"passed", test_passed},

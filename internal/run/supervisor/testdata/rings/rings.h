@@ -55,6 +55,8 @@ void test_reuse(void);
 
 /* heirs.c */
 void test_dup(void);
+void test_standard(void);
+void test_standard_zero(void);
 void test_fork(void);
 void test_exec(void);
 void heir(const char *number);
