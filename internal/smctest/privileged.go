@@ -4,10 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,11 +38,11 @@ func EnterCgroup(t testing.TB, root string) string {
 		if err := move(before); err != nil {
 			t.Errorf("leave the control group: %v", err)
 		}
-		for range 1000 { // children that have just ended are still in it
-			if err = os.Remove(group); !errors.Is(err, unix.EBUSY) {
+		const patience = 10 * time.Second // children that have just ended are still in it
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			if err = os.Remove(group); !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
 				break
 			}
-			runtime.Gosched()
 		}
 		if err != nil {
 			t.Errorf("remove the control group: %v", err)
