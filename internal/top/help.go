@@ -4,7 +4,7 @@ package top
 const helpText = `Keys
   b c n t f w  order by bytes, connections, new ones, TCP, full, wakeups
   s p          group by service, or by program
-  /            choose connections, as gosmc ss does: mode tcp, dport 6379, program nginx
+  /            choose, as gosmc ss does: mode tcp, dport 6379, program nginx
   Ctrl-Z       stop; fg brings the view back
   h ?          this page
   q            end

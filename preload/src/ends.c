@@ -231,13 +231,13 @@ void end_drop(int fd)
 	gift_drop(e);
 }
 
-/* born takes a descriptor that is the end of a pair, with the generation of the processes that can have it, 0 if others can, too. False: none is taken here. */
 /* is_standard says whether a descriptor is that of a standard stream, of which libc reads and to which it writes inside, where nobody asks us. */
 static bool is_standard(int fd)
 {
 	return fd >= 0 && fd <= STDERR_FILENO;
 }
 
+/* born takes a descriptor that is the end of a pair, with the generation of the processes that can have it, 0 if others can, too. False: none is taken here. */
 static bool born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint32_t never)
 {
 	struct end *e;
