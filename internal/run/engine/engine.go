@@ -171,16 +171,19 @@ func reset(tcp *net.TCPConn) {
 	tcp.Close()
 }
 
-// proposal begins a CLC Proposal: the eyecatcher of SMC-R or of SMC-D, and the type.
-const proposalBytes = 5
+// firstBytes of a CLC message are the eyecatcher of SMC-R or of SMC-D, and the type.
+const firstBytes = 5
 
-// isProposal reports whether the bytes of a connection so far are, or may become, a CLC Proposal. sure:
-// more need not come.
-func isProposal(b []byte) (may, sure bool) {
-	const smcr, smcd, proposal = "\xe2\xd4\xc3\xd9\x01", "\xe2\xd4\xc3\xc4\x01", proposalBytes
-	n := min(len(b), proposal)
+// isFirst reports whether the bytes of a connection so far are, or may become, the first CLC message of a
+// client: a Proposal, or the Decline of one that has no device. sure: more need not come.
+func isFirst(b []byte) (may, sure bool) {
+	const smcr, smcd, proposal, decline = "\xe2\xd4\xc3\xd9", "\xe2\xd4\xc3\xc4", '\x01', '\x04'
+	n := min(len(b), len(smcr))
 	may = string(b[:n]) == smcr[:n] || string(b[:n]) == smcd[:n]
-	return may, !may || n == proposal
+	if len(b) >= firstBytes {
+		may = may && (b[n] == proposal || b[n] == decline)
+	}
+	return may, !may || len(b) >= firstBytes
 }
 
 // speaksCLC reports whether a client begins with CLC. It waits for the client's first bytes, and takes
@@ -207,7 +210,7 @@ func speaksCLC(tcp *net.TCPConn, p *pair) (speaks bool, err error) {
 		}
 	}()
 	waitErr := raw.Read(func(fd uintptr) bool {
-		var b [proposalBytes]byte
+		var b [firstBytes]byte
 		n, _, peekErr := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		if peekErr == unix.EAGAIN || peekErr == unix.EINTR {
 			return false
@@ -215,7 +218,7 @@ func speaksCLC(tcp *net.TCPConn, p *pair) (speaks bool, err error) {
 		if peekErr != nil || n == 0 {
 			return true // an end, or a reset: TCP has it
 		}
-		may, sure := isProposal(b[:n])
+		may, sure := isFirst(b[:n])
 		speaks = may && sure
 		return sure || ended(fd)
 	})
