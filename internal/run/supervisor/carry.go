@@ -32,11 +32,22 @@ const EngineVerb = "run-engine"
 //
 // The other end has a mark from the beginning: should it be closed by anything but an engine that takes
 // the mark away, as by the end of that, the program is told of a reset.
+//
+// An engine that starts, or has no processor, does not take connections at once. Those wait: a server
+// that was left to TCP would find the client's Proposal among its bytes.
 type carrier struct {
 	s       *supervisor
 	engine  int // the socket to the engine; 0: none was started
 	started time.Time
 	resets  *proto.Resets
+	waiting chan handover // to the engine
+	handed  chan struct{} // closed when waiting is, and is empty
+}
+
+// A handover is a connection on its way to an engine. Its descriptors are its own.
+type handover struct {
+	message  proto.Message
+	tcp, end int
 }
 
 // startEngine starts this program again as an engine.
@@ -100,26 +111,27 @@ func (c *carrier) carryPair(t *broker.Talk, m proto.Message, tcp int) clc.Diagno
 		}
 	}
 	c.resets.Set(other.String(), true)
-	given := t.Reply(m.Kind, proto.StatusOK, ends[0])
-	unix.Close(ends[0]) // which the program has, or nobody
-	if given {
+	kept, err := unix.FcntlInt(uintptr(tcp), unix.F_DUPFD_CLOEXEC, 0) // tcp is the caller's
+	if err == nil && t.Reply(m.Kind, proto.StatusOK, ends[0]) {
+		unix.Close(ends[0])
 		t.Reply(m.Kind, proto.StatusOK, -1)
-		c.hand(m, tcp, ends[1]) // which counts it
-	} else {
-		c.resets.Set(other.String(), false)
+		c.waiting <- handover{m, kept, ends[1]} // ready has seen that there is room
+		return clc.DiagNone
 	}
-	unix.Close(ends[1])
-	return clc.DiagNone
+	c.resets.Set(other.String(), false)
+	proto.CloseAll(ends[:])
+	if err != nil {
+		return clc.DiagBusy
+	}
+	unix.Close(kept)
+	return clc.DiagNone // the program is gone
 }
 
 // ready reports whether an engine takes connections, and starts one if none was.
 func (c *carrier) ready(dir string) bool {
 	if c.engine != 0 {
-		p := []unix.PollFd{{Fd: int32(c.engine), Events: unix.POLLOUT}}
-		if n, err := unix.Poll(p, 0); err != nil || n == 1 && p[0].Revents&(unix.POLLHUP|unix.POLLERR) == 0 {
-			return err == nil
-		} else if n == 0 {
-			return false // it is busy
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(c.engine)}}, 0); err != nil || n == 0 {
+			return err == nil && len(c.waiting) < cap(c.waiting)
 		}
 		c.close() // it has ended
 	}
@@ -142,19 +154,50 @@ func (c *carrier) ready(dir string) bool {
 	}
 	go process.Wait() // so that it is no zombie when it has ended
 	c.engine, c.resets = ends[0], resets
+	c.waiting, c.handed = make(chan handover, maxHandovers), make(chan struct{})
+	go deliver(c.engine, c.waiting, c.handed)
 	return true
 }
 
-// hand sends the engine a connection. If it has ended the connection has, too.
-func (c *carrier) hand(m proto.Message, tcp, end int) {
-	unix.Sendmsg(c.engine, m.Append(nil), unix.UnixRights(tcp, end), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+// deliver sends an engine the connections that wait, and ends when no more come. If the engine has ended
+// they have, too.
+func deliver(engine int, waiting <-chan handover, handed chan<- struct{}) {
+	defer close(handed)
+	for h := range waiting {
+		for h.send(engine) {
+			unix.Poll([]unix.PollFd{{Fd: int32(engine), Events: unix.POLLOUT}}, -1)
+		}
+		dispose.Close(h.tcp, h.end)
+	}
+}
+
+// send sends an engine a connection, and reports whether that is to be tried again.
+func (h handover) send(engine int) (again bool) {
+	rights := unix.UnixRights(h.tcp, h.end)
+	err := unix.Sendmsg(engine, h.message.Append(nil), rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	switch err {
+	case unix.EAGAIN, unix.EINTR:
+		return true
+	case unix.ETOOMANYREFS, unix.ENOBUFS, unix.ENOMEM: // the user has too many descriptors on their way
+		time.Sleep(time.Millisecond)
+		return true
+	}
+	return false
 }
 
 // close lets the engine go, which ends when its connections have.
 func (c *carrier) close() {
-	if c.engine != 0 {
-		dispose.Close(c.engine)
-		c.resets.Close()
-		c.engine, c.resets = 0, nil
+	if c.engine == 0 {
+		return
 	}
+	close(c.waiting)
+	select {
+	case <-c.handed:
+	case <-time.After(handOverTime): // it is stopped, and its connections end with us
+		unix.Shutdown(c.engine, unix.SHUT_RDWR)
+		<-c.handed
+	}
+	dispose.Close(c.engine)
+	c.resets.Close()
+	c.engine, c.resets, c.waiting = 0, nil, nil
 }

@@ -82,7 +82,11 @@ const (
 	vainShare = 10
 
 	// carryBrings is how many descriptors a connection with another host takes while it is handed on.
-	carryBrings = 4
+	carryBrings = 5
+	// maxHandovers is how many connections may wait for an engine that does not take them at once, and
+	// handOverTime how long the end of a supervisor waits for that.
+	maxHandovers = 1024
+	handOverTime = 5 * time.Second
 	// enginePause is how long after the start of an engine another one is started, if that has ended.
 	enginePause = time.Second
 )
