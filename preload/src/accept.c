@@ -146,8 +146,11 @@ static int moved(int listener, int fd, int flags)
 		if (!carried && !board_waiting())
 			return fd;
 	}
-	if (!birth_place(fd) || ((flags & SOCK_NONBLOCK) && SYS(fcntl, fd, F_SETFL, O_RDWR | O_NONBLOCK) != 0))
+	if (!birth_place(fd) || ((flags & SOCK_NONBLOCK) && SYS(fcntl, fd, F_SETFL, O_RDWR | O_NONBLOCK) != 0)) {
+		if (carried)
+			end_untaken(fd);
 		return fd; /* the end could not have its place, or would wait */
+	}
 	if (marked)
 		end = letter_claim(&id, fd, &asks, &tcp);
 	if (paired)
@@ -166,6 +169,8 @@ static int moved(int listener, int fd, int flags)
 	if (carried) /* an engine finds out whether it speaks CLC */
 		end = claim(KIND_CARRIED, &id, fd, &memory);
 	if (end < 0) {
+		if (carried)
+			end_untaken(fd);
 		if (!marked && !paired)
 			bare_count(listener, fd);
 		return fd;

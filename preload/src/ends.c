@@ -8,6 +8,7 @@
 
 #define STILL_NSEC 40000000u
 #define PENDING ~0u /* of connecting: a connect that did not wait, which may be for a peer that speaks SMC-R */
+#define UNTAKEN (~0u - 1) /* one that was accepted, may begin with a Proposal, and has no engine */
 #define CONNECTING_TURNS 1000 /* of waiting for a connect: a tenth of a second */
 
 static struct end ends[ENDS];
@@ -34,8 +35,10 @@ static void settled(int fd, struct end *e)
 
 		if (owner == 0 || owner == ring_thread())
 			return;
-		if (owner == PENDING) {
-			if (!hosts_held())
+		if (owner == PENDING || owner == UNTAKEN) {
+			if (owner == UNTAKEN)
+				hosts_decline(fd);
+			else if (!hosts_held())
 				connect_settle(fd);
 			return;
 		}
@@ -79,13 +82,31 @@ void end_pending(int fd)
 		__atomic_store_n(&ends[fd].connecting, PENDING, __ATOMIC_RELEASE);
 }
 
-/* end_settling says, in one thread alone, whether such a descriptor is to be looked at: it has it until end_connecting or end_pending. */
+/* end_untaken takes note that no engine has taken a connection that was accepted, whose peer may speak SMC-R. */
+void end_untaken(int fd)
+{
+	if (fd >= 0 && fd < ENDS)
+		__atomic_store_n(&ends[fd].connecting, UNTAKEN, __ATOMIC_RELEASE);
+}
+
+static bool settling(int fd, uint32_t what)
+{
+	uint32_t is = what;
+
+	return fd >= 0 && fd < ENDS && __atomic_load_n(&ends[fd].connecting, __ATOMIC_RELAXED) == what &&
+	       __atomic_compare_exchange_n(&ends[fd].connecting, &is, ring_thread(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+/* end_settling says, in one thread alone, whether a descriptor is pending and to be looked at: it has it until end_connecting or end_pending. */
 bool end_settling(int fd)
 {
-	uint32_t is = PENDING;
+	return settling(fd, PENDING);
+}
 
-	return fd >= 0 && fd < ENDS && __atomic_load_n(&ends[fd].connecting, __ATOMIC_RELAXED) == PENDING &&
-	       __atomic_compare_exchange_n(&ends[fd].connecting, &is, ring_thread(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+/* end_declining is the same for one that is untaken, until end_connecting or end_untaken. */
+bool end_declining(int fd)
+{
+	return settling(fd, UNTAKEN);
 }
 
 /* end_carried takes note that the peer of an end that was born just now is an engine, which knows no rings. */
@@ -212,7 +233,7 @@ void end_drop(int fd)
 {
 	struct end *e;
 
-	if (end_settling(fd))
+	if (end_settling(fd) || end_declining(fd))
 		end_connecting(fd, false);
 	e = end_at(fd);
 

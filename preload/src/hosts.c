@@ -11,9 +11,12 @@
  */
 #include "ring.h"
 
+#include <fcntl.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #define PEERS 64
 
@@ -96,6 +99,107 @@ enum hosts_state hosts_state(int fd)
 	memcpy(&received, info + BYTES_RECEIVED, sizeof(received));
 	memcpy(&sent, info + DATA_SEGMENTS_OUT, sizeof(sent));
 	return info[0] == TCP_ESTABLISHED && received == 0 && sent == 0 && ago < FRESH_MSEC ? HOSTS_FRESH : HOSTS_TCP;
+}
+
+#define CLC_HEADER 8
+#define CLC_PROPOSAL 1
+#define CLC_DECLINE 4
+#define CLC_V2 2
+#define PROPOSAL_LEAST 52
+#define PROPOSAL_MOST 4096
+#define DECLINE_V1 28
+#define DECLINE_V2 44
+#define DECLINED_MEMORY 1 /* 0x01010000: not enough memory, of any kind */
+#define MSEC 1000000 /* in nanoseconds */
+#define PROPOSAL_TURNS 250 /* of a millisecond, for the rest of a Proposal */
+
+static const uint8_t smcr[] = {0xe2, 0xd4, 0xc3, 0xd9}, smcd[] = {0xe2, 0xd4, 0xc3, 0xc4};
+
+/* first says how long the CLC message is with which a connection begins, a Proposal or the Decline of a client that has no device; 0: with none. */
+static size_t first(const uint8_t *b, size_t n)
+{
+	size_t len;
+
+	if (n != CLC_HEADER || (memcmp(b, smcr, sizeof(smcr)) != 0 && memcmp(b, smcd, sizeof(smcd)) != 0))
+		return 0;
+	len = (size_t)b[5] << 8 | b[6];
+	if (b[4] == CLC_DECLINE)
+		return len >= DECLINE_V1 && len <= DECLINE_V2 ? len : 0;
+	return b[4] == CLC_PROPOSAL && len >= PROPOSAL_LEAST && len <= PROPOSAL_MOST ? len : 0;
+}
+
+/* decline sends a Decline: RFC 7609 p.105, SMCv2 p.78. A client that has heard of the program has found out. */
+static void decline(int fd, unsigned version)
+{
+	uint8_t b[DECLINE_V2] = {0}, info[TCP_INFO_SIZE] = {0};
+	size_t n = version >= CLC_V2 ? DECLINE_V2 : DECLINE_V1;
+	socklen_t len = sizeof(info);
+	uint32_t sent = 0;
+
+	if (SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, info, &len) == 0)
+		memcpy(&sent, info + DATA_SEGMENTS_OUT, sizeof(sent));
+	if (sent)
+		return;
+	memcpy(b, smcr, sizeof(smcr));
+	memcpy(b + n - sizeof(smcr), smcr, sizeof(smcr));
+	b[4] = CLC_DECLINE;
+	b[6] = (uint8_t)n;
+	b[7] = (uint8_t)((version >= CLC_V2 ? CLC_V2 : 1) << 4);
+	b[16] = b[17] = DECLINED_MEMORY;
+	SYS(sendto, fd, b, n, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
+}
+
+/*
+ * await_first waits for the first bytes of a connection whose program would wait for them, or speak first: no longer than an
+ * engine would. False: there are none.
+ */
+static bool await_first(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	struct timespec patience = {.tv_nsec = 2L * FRESH_MSEC * MSEC};
+	long flags = SYS(fcntl, fd, F_GETFL);
+
+	return flags >= 0 && !(flags & O_NONBLOCK) && SYS(ppoll, &p, 1, &patience, NULL, 0) == 1;
+}
+
+/*
+ * hosts_decline looks at a connection that was accepted and that no engine has taken, as our supervisor has ended, or
+ * does not answer. It stays TCP. Its client may begin with a Proposal all the same: that is none of the program's
+ * bytes. Where reads do not wait it is looked at again until something comes.
+ */
+void hosts_decline(int fd)
+{
+	uint8_t b[CLC_HEADER];
+	size_t len = 0;
+	bool waited = false;
+	int have = 0;
+
+	if (!end_declining(fd))
+		return;
+	for (int i = 0; i < PROPOSAL_TURNS; i++) {
+		struct timespec pause = {.tv_nsec = MSEC};
+		long n = SYS(recvfrom, fd, b, sizeof(b), MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
+
+		if (n == -EAGAIN && !waited) {
+			waited = true;
+			if (await_first(fd))
+				continue;
+			if (!(SYS(fcntl, fd, F_GETFL) & O_NONBLOCK))
+				break;
+			end_untaken(fd);
+			return;
+		}
+		if (n <= 0 || memcmp(b, smcr, n < 3 ? (size_t)n : 3) != 0)
+			break;
+		len = first(b, (size_t)n);
+		if (n == CLC_HEADER && (len == 0 || (SYS(ioctl, fd, FIONREAD, &have) == 0 && (size_t)have >= len)))
+			break;
+		len = 0;
+		SYS(ppoll, NULL, 0, &pause, NULL, 0);
+	}
+	if (len && SYS(recvfrom, fd, NULL, len, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL) == (long)len && b[4] == CLC_PROPOSAL)
+		decline(fd, b[7] >> 4);
+	end_connecting(fd, false);
 }
 
 /* hosts_hold keeps end_at from putting something in the place of a descriptor, in this thread. */

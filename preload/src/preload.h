@@ -195,6 +195,7 @@ void hosts_read(const char *v);
 bool hosts_some(void);
 bool hosts_peer(const struct address *remote, uint16_t port);
 enum hosts_state hosts_state(int fd);
+void hosts_decline(int fd);
 void hosts_hold(bool on);
 bool hosts_held(void);
 
@@ -292,6 +293,8 @@ void end_limited(int fd);
 void end_connecting(int fd, bool has);
 void end_pending(int fd);
 bool end_settling(int fd);
+void end_untaken(int fd);
+bool end_declining(int fd);
 void end_carried(int fd);
 void end_admitted(int fd, uint32_t entry);
 void end_gift(int fd, int memfd, bool server);

@@ -274,7 +274,7 @@ bool supervisor_send(int sock, struct message *m, int fd)
 /* brings_end says whether the answer to a message brings an end, without which the connection would be lost. */
 static bool brings_end(enum kind kind)
 {
-	return kind == KIND_CLAIM || kind == KIND_REACH || kind == KIND_MEET;
+	return kind == KIND_CLAIM || kind == KIND_REACH || kind == KIND_MEET || kind == KIND_CARRY || kind == KIND_CARRIED;
 }
 
 /*

@@ -210,6 +210,73 @@ func TestHostsMany(t *testing.T) {
 	}
 }
 
+// TestHostsSlow has an engine that does not run while 200 connections are made: they wait for it.
+func TestHostsSlow(t *testing.T) {
+	for end, name := range []string{"server", "client"} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.serve()
+			l.run(1, "held", l.addr(0), "waits", "0").hear("held")
+			for _, pid := range processesOf(t, "run-engine", l.dirs[end]) {
+				syscall.Kill(pid, syscall.SIGSTOP)
+				time.AfterFunc(time.Second, func() { syscall.Kill(pid, syscall.SIGCONT) })
+			}
+			l.run(1, "many", l.addr(0), "waits", "200").hear("done")
+		})
+	}
+}
+
+// TestHostsNoSupervisor has a server whose supervisor has ended, or does not answer: the first message of a
+// client is no byte of the program, whose connections are TCP.
+func TestHostsNoSupervisor(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
+		t.Run(signal.String(), func(t *testing.T) {
+			l := newLab(t)
+			l.serve()
+			l.run(1, "hash", l.addr(0), "waits", "1000").hear("done")
+			supervisors := processesOf(t, "run-supervise", l.dirs[0])
+			if len(supervisors) != 1 {
+				t.Fatalf("%d supervisors of the server, want one", len(supervisors))
+			}
+			syscall.Kill(supervisors[0], signal)
+			defer syscall.Kill(supervisors[0], syscall.SIGKILL)
+			if signal == syscall.SIGSTOP { // it has copies of sockets that it was asked about, which end with it
+				time.AfterFunc(4*time.Second, func() { syscall.Kill(supervisors[0], syscall.SIGCONT) })
+			}
+			for _, how := range []string{"waits", "poll", "epoll"} {
+				l.run(1, "hash", l.addr(0), how, "1000000").hear("done")
+			}
+			l.run(1, "many", l.addr(0), "waits", "50").hear("done")
+			l.env[1] = []string{"GOSMC_BETWEEN_HOSTS=0"}
+			l.run(1, "hash", l.addr(0), "waits", "1000").hear("done")
+		})
+	}
+}
+
+// TestHostsNoDevice has another engine that has the address of a host: connections there stay TCP, as the
+// client or the server declines.
+func TestHostsNoDevice(t *testing.T) {
+	for end, name := range []string{"server", "client"} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.serve()
+			if end == 1 {
+				l.run(1, "held", l.addr(0), "waits", "0").hear("held")
+			} else { // the other one is a client of a server at end 1
+				l.run(1, "serve", l.addr(1)).hear("listening")
+				l.run(0, "held", l.addr(1), "waits", "0").hear("held")
+				l.env[1] = []string{"GOSMC_DIR=" + t.TempDir()}
+			}
+			for _, how := range []string{"waits", "poll", "epoll"} {
+				l.run(1, "hash", l.addr(0), how, "1000000").hear("done")
+			}
+			if got := l.connections(0); got["TCP"] < 3 {
+				t.Errorf("connections of the server: %v, want three of TCP", got)
+			}
+		})
+	}
+}
+
 // TestHostsOff has a configuration that names the peers, and does not ask for connections between hosts.
 func TestHostsOff(t *testing.T) {
 	l := newLab(t)
@@ -294,14 +361,14 @@ func TestHostsGreeting(t *testing.T) {
 	l.want(0, "SMC-R", 2)
 }
 
-// enginesOf returns the engines of a run directory.
-func enginesOf(t *testing.T, dir string) (pids []int) {
+// processesOf returns the processes of a run directory that have a verb: engines, or supervisors.
+func processesOf(t *testing.T, verb, dir string) (pids []int) {
 	t.Helper()
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range files {
 		text, _ := os.ReadFile(name)
 		words := strings.Split(string(text), "\x00")
-		if len(words) > 2 && words[1] == "run-engine" && strings.HasPrefix(words[2], dir) {
+		if len(words) > 2 && words[1] == verb && strings.HasPrefix(words[2], dir) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 			pids = append(pids, pid)
 		}
@@ -318,7 +385,7 @@ func TestEngineKilled(t *testing.T) {
 	for end := range 2 {
 		client := l.run(1, "held", l.addr(0), "waits", "0")
 		client.hear("held")
-		engines := enginesOf(t, l.dirs[end])
+		engines := processesOf(t, "run-engine", l.dirs[end])
 		if len(engines) != 1 {
 			t.Fatalf("%d engines at end %d, want one", len(engines), end)
 		}

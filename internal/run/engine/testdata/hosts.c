@@ -128,6 +128,9 @@ static void *serve_one(void *arg)
 		break;
 	case 'k': /* never answers */
 		pause();
+		break;
+	default:
+		say("no command", what, 0);
 	}
 	close(fd);
 	return NULL;
