@@ -110,6 +110,10 @@ var faults = []fault{
 	}, want: []string{"shared-memory: ", "65534"}, more: true},
 	{name: "too little memory", inject: func(t *testing.T, f *faulty) { f.configure(t, "memory 4KiB\n") },
 		want: []string{"shared-memory: Connections within this machine stay TCP: ", "not enough memory", "-> "}},
+	{name: "policy that refuses all", inject: func(t *testing.T, f *faulty) { f.configure(t, "program none\n") },
+		want: []string{"policy: The policy refuses all by program (program: ", "-> gosmc policy"}, more: true},
+	{name: "policy with a line that is not understood", inject: func(t *testing.T, f *faulty) { f.configure(t, "listen-port 80 none\n") },
+		want: []string{"configuration: ", "Until then all is refused by listen-port"}, more: true},
 	{name: "too few open files", inject: func(t *testing.T, f *faulty) {
 		f.prefix = []string{"sh", "-c", `ulimit -n 24; exec "$@"`, "sh"}
 	}, want: []string{"shared-memory: ", "ulimit -n", "-> Raise the limit on open files"}, more: true},

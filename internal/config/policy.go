@@ -308,6 +308,19 @@ func Source(word string) string {
 // TCP cannot be wrong.
 var policyWords = []string{Program, ListenPort, ListenAddress, ConnectPort, ConnectAddress, UsersWord}
 
+// Closed returns the words of the policy that refuse all: nothing else is in their lists.
+func (s *Settings) Closed() (words []string) {
+	lists := [][]string{
+		s.Programs, s.Listen.Ports, s.Listen.Addresses, s.Connect.Ports, s.Connect.Addresses, s.Users,
+	}
+	for i, list := range lists {
+		if slices.Equal(list, []string{matchNone}) {
+			words = append(words, policyWords[i])
+		}
+	}
+	return words
+}
+
 // settlePolicy takes over the values of the policy words.
 func (s *Settings) settlePolicy(values map[string][]string, getenv func(string) string) {
 	s.Programs = values[Program]

@@ -102,9 +102,17 @@ func (r *Report) machine(ctx context.Context) {
 // settings checks the configuration, and returns whether all is switched off.
 func (r *Report) settings() (off bool) {
 	s, err := config.Load()
+	closed := s.Closed()
 	if err != nil {
+		note := ""
+		if len(closed) > 0 {
+			note = ". Until then all is refused by " + strings.Join(closed, ", ")
+		}
 		r.add(Fail, "configuration", "Parts of the configuration are not understood, and left out: "+
-			errorText(err), "edit "+config.Path()+", then: gosmc policy")
+			errorText(err)+note, "edit "+config.Path()+", then: gosmc policy")
+	} else if len(closed) > 0 {
+		text := "The policy refuses all by " + strings.Join(closed, ", ")
+		r.add(Warn, "policy", text+From(closed...), "gosmc policy")
 	}
 	if s.Off {
 		r.add(Fail, "off", "SMC is switched off"+From(config.SMC), "sudo gosmc on")

@@ -64,7 +64,15 @@ func NewReport() (Report, error) {
 func (r *Report) Write(w io.Writer) error {
 	t := text.Table{Columns: []text.Column{{Title: "Word"}, {Title: "Value"}, {Title: "Source"}}}
 	for _, e := range r.Entries {
-		t.Add(e.Word, text.OrNA(strings.Join(e.Values, " ")), text.Printable(e.Source))
+		t.Add(e.Word, orDefault(e), text.Printable(e.Source))
 	}
 	return t.Write(w)
+}
+
+// orDefault is the value of a word, or its default.
+func orDefault(e Entry) string {
+	if len(e.Values) == 0 {
+		return config.Defaults[e.Word]
+	}
+	return strings.Join(e.Values, " ")
 }
