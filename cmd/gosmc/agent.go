@@ -162,6 +162,9 @@ func (f *agentFlags) showStatus(cmd *cobra.Command) error {
 	if extra != nil {
 		extra.Close()
 	}
+	if errors.Is(err, port.ErrNoAgent) {
+		err = fmt.Errorf("%w; 'sudo systemctl start gosmc-agent' starts the one of a package", err)
+	}
 	if err != nil {
 		return agentError(f.socket, err)
 	}

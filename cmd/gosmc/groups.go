@@ -41,7 +41,7 @@ func newDevicesReport(a *survey.Answers, kernel []inventory.KernelDevice) device
 type showFlags struct {
 	gatherFlags
 	details bool
-	watch   int
+	watch   time.Duration
 }
 
 func (f *showFlags) register(cmd *cobra.Command) {
@@ -51,8 +51,8 @@ func (f *showFlags) register(cmd *cobra.Command) {
 }
 
 // addWatch adds the flag of a verb that repeats what it shows.
-func addWatch(cmd *cobra.Command, seconds *int) {
-	cmd.Flags().IntVar(seconds, "watch", 0, "repeat after this many `seconds`; JSON is then one object on a line")
+func addWatch(cmd *cobra.Command, every *time.Duration) {
+	cmd.Flags().Var((*delay)(every), "watch", "repeat after this many `seconds`; JSON is then one object on a line")
 	cmd.RegisterFlagCompletionFunc("watch", cobra.NoFileCompletions)
 }
 

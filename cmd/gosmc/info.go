@@ -20,7 +20,7 @@ type infoReport struct {
 
 func newInfoCommand() *cobra.Command {
 	var asJSON bool
-	var watch int
+	var watch time.Duration
 	cmd := &cobra.Command{
 		Use:   "info [flags] [FILE]",
 		Short: "Show what this host can do, and why not more",

@@ -27,6 +27,9 @@ func newManCommand() *cobra.Command {
 			if len(args) != 1 {
 				return usagef("man needs a directory, and got %d arguments", len(args))
 			}
+			if c, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
+				return usagef("%s is a command, of which 'gosmc %[1]s --help' tells; a directory with the name is ./%[1]s", c.Name())
+			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {

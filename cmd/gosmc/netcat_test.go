@@ -417,6 +417,9 @@ func TestNextSteps(t *testing.T) {
 	if got := gosmc(t, "", "connect", taken); got.code != exitFailure || !strings.Contains(got.stderr, "\nNext: nobody listens there") {
 		t.Errorf("gosmc connect where nobody listens = %+v", got)
 	}
+	if got := gosmc(t, "", "connect", "127.0.0.1", "no-such-service"); !strings.Contains(got.stderr, "\nNext: give the number of the port") {
+		t.Errorf("gosmc connect to a service without a name = %+v", got)
+	}
 	if got := gosmc(t, "", "run", "gosmc-no-such-program"); !strings.Contains(got.stderr, "\nNext: give the path of the program") {
 		t.Errorf("gosmc run of no program = %+v", got)
 	}

@@ -31,6 +31,11 @@ func TestReason(t *testing.T) {
 			t.Errorf("gosmc reason %s = %d, %q; want %d and %q", tt.arg, got.code, got.stderr, exitUsage, tt.stderr)
 		}
 	}
+	for _, code := range []string{"3010000", "0x03010000", "03010000", "50397184"} {
+		if got := gosmc(t, "", "reason", code); got.code != exitOK || !strings.Contains(got.stdout, "PEER_NO_SMC") {
+			t.Errorf("gosmc reason %s = %d, %s", code, got.code, got.stdout)
+		}
+	}
 	if got := gosmc(t, "", "reason", "0x12345678"); got.code != exitOK || !strings.Contains(got.stdout, "UNKNOWN (0x12345678)") {
 		t.Errorf("gosmc reason of a number in no list = %d, %s", got.code, got.stdout)
 	}

@@ -48,7 +48,7 @@ type ssFlags struct {
 	wide, bare     bool // whole addresses, no heading
 	why, summary   bool
 	info           bool // bytes, too
-	watch          int
+	watch          time.Duration
 	netns          string // as ss(8) takes it; empty: this one
 	require        string
 	port           uint16

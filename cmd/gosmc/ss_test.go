@@ -95,11 +95,11 @@ func TestSSFlags(t *testing.T) {
 		{"sport no-such-service", exitUsage, "or the name of a service"},
 		{"-tulpn", exitOK, ""}, {"-46eimO", exitOK, ""},
 		{"sport 0", exitUsage, "want a port"}, {"sport 65536", exitUsage, "want a port"},
-		{"dst somewhere", exitUsage, "want an address"}, {"dst 10.0.0.0/33", exitUsage, "want an address"},
+		{"dst somewhere", exitUsage, "want an address"}, {"( dport = :1 and dport = :2 )", exitOK, ""}, {"dst 10.0.0.0/33", exitUsage, "want an address"},
 		{"mode udp", exitUsage, "want tcp, unix, smc-d or smc-r"},
 		{"( sport :1 or dport :1 )", exitUsage, "--json and jq"}, {"dst", exitUsage, "needs a value"}, {"sport =", exitUsage, "needs a value"},
 		{"x", exitUsage, `filter "x": want state, src`},
-		{"-s -l", exitUsage, "excludes"}, {"--require tcp", exitUsage, "want smc, unix"}, {"--watch -1", exitUsage, "want a number of seconds"},
+		{"-s -l", exitUsage, "excludes"}, {"--require tcp", exitUsage, "want smc, unix"}, {"--watch -1", exitUsage, "want a time"},
 	} {
 		got := gosmc(t, "", append([]string{"ss", "--dir", t.TempDir()}, strings.Fields(tt.args)...)...)
 		if got.code != tt.code || !strings.Contains(got.stderr, tt.stderr) {

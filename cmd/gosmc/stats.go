@@ -20,7 +20,7 @@ type statsReport struct {
 
 func newStatsCommand() *cobra.Command {
 	var flags gatherFlags
-	var watch int
+	var watch time.Duration
 	cmd := &cobra.Command{
 		Use:   "stats [flags]",
 		Short: "Show counters: connections by mode, bytes, messages by type, fallbacks and ends by reason",

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,6 +109,9 @@ func (d *delay) Set(s string) error {
 		s += "s"
 	}
 	v, err := time.ParseDuration(s)
+	if err == nil && v < 0 {
+		return errors.New("want no negative time")
+	}
 	*d = delay(v)
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -26,7 +27,11 @@ type endFilter struct {
 }
 
 // ParseFilter reads the words of a filter, in the form of ss(8) as far as there is a meaning here.
+//
+// Words may stand in one argument, and in parentheses, as all conditions have to fit.
 func ParseFilter(words []string) (f Filter, err error) {
+	words = strings.Fields(strings.Join(words, " "))
+	words = slices.DeleteFunc(words, func(w string) bool { return w == "(" || w == ")" })
 	next := func() string {
 		if len(words) == 0 {
 			return ""
@@ -41,7 +46,7 @@ func ParseFilter(words []string) (f Filter, err error) {
 		case "and", "&&":
 			continue
 		case "state", "src", "dst", "sport", "dport", "mode", "program":
-		case "(", ")", "or", "||", "not", "!", "exclude", "|", "&":
+		case "or", "||", "not", "!", "exclude", "|", "&":
 			return f, fmt.Errorf("filter %q: only conditions that all have to fit are known here; --json and jq do the rest", word)
 		default:
 			return f, fmt.Errorf("filter %q: want state, src, dst, sport, dport, mode or program", word)

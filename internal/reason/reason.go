@@ -27,6 +27,9 @@ func NewEntry(r clc.Reason) Entry {
 	return Entry{control.ReasonCode(r.Code), r.Tag, r.Sentence, r.Cause, r.Advice, r.Local}
 }
 
+// unknownTag is the tag of codes that are in no list.
+const unknownTag = "UNKNOWN"
+
 // Find returns the reason that a person means by a word: a number, in hexadecimal also without 0x if
 // it has eight digits, or a tag. The error asks for the exit status of usage, and names the tag that
 // may have been meant.
@@ -36,13 +39,8 @@ func Find(word string) (clc.Reason, error) {
 	if r, ok := clc.LookupTag(tag); ok {
 		return r, nil
 	}
-	const digits = 8 // of a code in hexadecimal
-	base := 0
-	if len(word) == digits {
-		base = 16
-	}
-	if code, err := strconv.ParseUint(word, base, 32); err == nil {
-		return clc.Lookup(clc.Diagnosis(code), clc.OSUnspecified), nil
+	if r, ok := findCode(word); ok {
+		return r, nil
 	}
 	best, least := "", 4 // letters that differ
 	for _, r := range clc.Reasons() {
@@ -59,4 +57,28 @@ func Find(word string) (clc.Reason, error) {
 	}
 	return clc.Reason{}, exit.Usagef("there is no reason %q: want a number such as 0x03010000, or a tag "+
 		"that 'gosmc reason' lists", word)
+}
+
+// findCode returns the reason of a number. Tools leave out 0x, and the first zero of 03010000: where one
+// reading is in no list, another one may be.
+func findCode(word string) (found clc.Reason, ok bool) {
+	const digits = 8 // of a code in hexadecimal
+	bases := []int{0, 16, 10}
+	if len(word) == digits {
+		bases = []int{16, 0}
+	}
+	for _, base := range bases {
+		code, err := strconv.ParseUint(word, base, 32)
+		if err != nil {
+			continue
+		}
+		r := clc.Lookup(clc.Diagnosis(code), clc.OSUnspecified)
+		if r.Tag != unknownTag {
+			return r, true
+		}
+		if !ok {
+			found, ok = r, true
+		}
+	}
+	return found, ok
 }

@@ -36,7 +36,10 @@ const timedOut = "a firewall may drop it: 'gosmc doctor HOST:PORT' checks the wa
 // NextStep says what to do about an error of the system, or "" where nothing is known. Errors of gosmc
 // itself say so in their own text.
 func NextStep(err error) string {
-	if _, ok := errors.AsType[*net.DNSError](err); ok {
+	if e, ok := errors.AsType[*net.DNSError](err); ok {
+		if e.Err == "unknown port" { // of net.LookupPort
+			return "give the number of the port, or a name of /etc/services"
+		}
 		return "give an address, or look the name up: 'getent hosts NAME'"
 	}
 	for _, s := range nextSteps {

@@ -11,8 +11,11 @@ import (
 	"github.com/gosmc/smc/internal/text"
 )
 
-// longestWatch is the longest time between two outputs, in seconds.
-const longestWatch = 24 * 60 * 60
+// The times between two outputs.
+const (
+	shortestWatch = 100 * time.Millisecond
+	longestWatch  = 24 * time.Hour
+)
 
 // transient is an error after which a verb that repeats its output goes on.
 type transient interface {
@@ -20,14 +23,14 @@ type transient interface {
 	Transient()
 }
 
-// Repeat calls show once, or again after each number of seconds until the context ends. In text the
+// Repeat calls show once, or again each time until the context ends. In text the
 // time stands above each output, and a blank line below it. An error that says by a method Transient
 // that its cause may pass is shown, and ends nothing.
-func Repeat(cmd *cobra.Command, seconds int, json bool, show func(watched bool) error) error {
-	if seconds < 0 || seconds > longestWatch {
-		return exit.Usagef("--watch %d: want a number of seconds, up to a day", seconds)
+func Repeat(cmd *cobra.Command, every time.Duration, json bool, show func(watched bool) error) error {
+	if every != 0 && (every < shortestWatch || every > longestWatch) {
+		return exit.Usagef("--watch %v: want seconds, from 0.1 to a day", every)
 	}
-	if seconds == 0 {
+	if every == 0 {
 		return show(false)
 	}
 	for {
@@ -45,7 +48,7 @@ func Repeat(cmd *cobra.Command, seconds int, json bool, show func(watched bool) 
 		select {
 		case <-cmd.Context().Done():
 			return nil // the way in which watching ends
-		case <-time.After(time.Duration(seconds) * time.Second):
+		case <-time.After(every):
 		}
 		if !json {
 			fmt.Fprintln(cmd.OutOrStdout())

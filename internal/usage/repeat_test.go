@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -24,7 +25,7 @@ func TestRepeat(t *testing.T) {
 		cmd.SetOut(&out)
 		cmd.SetErr(&stderr)
 		final, calls := errors.New("no disk"), 0
-		err := Repeat(cmd, 3, false, func(watched bool) error {
+		err := Repeat(cmd, 3*time.Second, false, func(watched bool) error {
 			if calls++; !watched {
 				t.Error("the output is not said to be watched")
 			}
@@ -49,7 +50,9 @@ func TestRepeat(t *testing.T) {
 	if err := Repeat(&cobra.Command{}, 0, false, func(watched bool) error { once++; return nil }); err != nil || once != 1 {
 		t.Errorf("without --watch: %v, %d calls", err, once)
 	}
-	if err := Repeat(&cobra.Command{}, -1, false, nil); err == nil {
-		t.Error("--watch -1 is accepted")
+	for _, every := range []time.Duration{-time.Second, time.Millisecond, 25 * time.Hour} {
+		if err := Repeat(&cobra.Command{}, every, false, nil); err == nil {
+			t.Errorf("--watch %v is accepted", every)
+		}
 	}
 }

@@ -41,7 +41,7 @@ var reasons = []Reason{
 		Tag:      "PEER_NO_SMC",
 		Sentence: "The peer did not say that it can do SMC.",
 		Cause:    "The peer's program does not use SMC, or something on the way removed TCP option 254.",
-		Advice:   "Run the peer's program with SMC; if it is, capture the SYN and SYN-ACK on both hosts and look for the option.",
+		Advice:   "Start the peer's program with 'gosmc run', or another SMC; if it is, capture the SYN and SYN-ACK on both hosts and look for the option.",
 	}, {
 		Code:     DiagIPsec,
 		Tag:      "IPSEC",
