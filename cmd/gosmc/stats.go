@@ -26,7 +26,7 @@ func newStatsCommand() *cobra.Command {
 		Short: "Show counters: connections by mode, bytes, messages by type, fallbacks and ends by reason",
 		Long: `Show what the hosts of this machine have counted since they started, summed and for each
 host; link groups and the memory of RMBs, the receive buffers of SMC-R, are those that there are now. Ends are
-those of handshakes and connections that did not end in order, and of link groups of SMC-R. Each end counts its bytes, so a connection between two programs here counts twice. Bytes are n/a if they are not counted; TCP connections of 'gosmc run' are in no sum. A host ends with its process, and its counters with it. The exit status is 1 if the run directory that --dir or
+those of handshakes and connections that did not end in order, and of link groups of SMC-R. Each end counts its bytes, so a connection between two programs of package smc counts twice. One between programs of 'gosmc run' counts once, with its server. Bytes are n/a if they are not counted; TCP connections of 'gosmc run' are in no sum. A host ends with its process, and its counters with it. The exit status is 1 if the run directory that --dir or
 GOSMC_DIR names does not exist.`,
 		Example: `  gosmc stats
   gosmc stats --watch 2
