@@ -169,6 +169,7 @@ var mayImportInTests = map[string][]string{
 	"internal/ism":            {"internal/rundir"},
 	"internal/run/library":    {"preload"},
 	"internal/dump":           {"wire/cdc", "wire/clc"},
+	"internal/run/engine":     {"bpf" /* TCP option 254 */},
 	"internal/run/supervisor": {"preload", "bpf", "internal/agent", "internal/conn", "internal/host" /* programs of package smc */, "internal/run/client", "internal/sockdiag"},
 	"cmd/gosmc":               {"internal/run/client"},
 	"internal/handshake":      {"wire/cdc", "internal/stream", "internal/tcpwatch"}, // of a fabric that does nothing

@@ -74,7 +74,7 @@ const (
 	Device = "device"
 	SMCRv1 = "smcr-v1"
 	PNET   = "pnet"
-	// BetweenHosts says whether programs of 'gosmc run' speak SMC-R with peers.
+	// BetweenHosts says whether programs of 'gosmc run' speak SMC-R.
 	BetweenHosts = "between-hosts"
 
 	SMC            = "smc"
@@ -130,7 +130,7 @@ type Settings struct {
 	SMCRv1  bool
 	PNET    map[string]string // PNETIDs by the name of the interface
 
-	BetweenHosts bool // programs of 'gosmc run' speak SMC-R with Peers
+	BetweenHosts bool // programs of 'gosmc run' speak SMC-R, with Peers and by TCP option 254
 
 	Off             bool     // every connection is TCP
 	Programs        []string // that may leave it, see [NewPolicy]

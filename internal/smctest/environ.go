@@ -30,6 +30,11 @@ func LibraryTokens() (name, value string) {
 	return "GOSMC_RUN_TOKENS", strconv.FormatUint(uint64(pairing.Name), 10)
 }
 
+// LibraryOption is the same for TCP option 254.
+func LibraryOption() (name, value string) {
+	return "GOSMC_RUN_OPTION", strconv.FormatUint(uint64(option.Name), 10)
+}
+
 // ClearEnvironment takes away the settings that the environment, the configuration file, the agent
 // and the run directory of this machine have for all programs, which are none of the tests'.
 // TestMain calls it, before there are goroutines; not in a child, which has its environment from

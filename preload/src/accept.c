@@ -133,7 +133,8 @@ static int moved(int listener, int fd, int flags)
 		return fd;
 	marked = letter_marked(fd);
 	paired = !marked && reach_paired(fd);
-	carried = hosts_some() && address_of(fd, false, &id.local, &id.ipv6) && address_of(fd, true, &id.peer, &six) && hosts_peer(&id.peer, id.local.port);
+	carried = hosts_some() && address_of(fd, false, &id.local, &id.ipv6) && address_of(fd, true, &id.peer, &six) &&
+		  (hosts_peer(&id.peer, id.local.port) || (!paired && hosts_both(fd)));
 	if (!marked && !paired && !carried && !board_waiting()) {
 		bare_count(listener, fd);
 		return fd;

@@ -640,15 +640,21 @@ static bool reach_end(struct attempt *a, int fd)
 /* carry_begin says, after attempt_begin, whether a connection is to go to an engine, once it is made. */
 static bool carry_begin(struct attempt *a, int fd, const struct sockaddr *sa, socklen_t len)
 {
-	return hosts_some() && settings.on && !guard_on() && !a->announced && address_parse(sa, len, &a->id.peer) && hosts_peer(&a->id.peer, a->id.peer.port) &&
-	       policy_connect(&a->id.peer) && (uid_t)SYS(geteuid) == settings.uid && birth_may_swap(fd) && !birth_told(fd);
+	bool asks;
+
+	if (!hosts_some() || !settings.on || guard_on() || a->announced || !address_parse(sa, len, &a->id.peer) || !policy_connect(&a->id.peer) ||
+	    (uid_t)SYS(geteuid) != settings.uid || !birth_may_swap(fd) || birth_told(fd))
+		return false;
+	asks = !address_is_loopback(&a->id.peer) && hosts_ask(fd);
+	return asks || hosts_peer(&a->id.peer, a->id.peer.port);
 }
 
 /* carry_end hands a connection that was made to an engine. False: TCP. */
 static bool carry_end(struct attempt *a, int fd)
 {
 	a->admission = 0;
-	return hosts_state(fd) == HOSTS_FRESH && reach_possible_now(a, fd) && fetch(a, fd, KIND_CARRY);
+	return hosts_state(fd) == HOSTS_FRESH && (hosts_peer(&a->id.peer, a->id.peer.port) || (hosts_both(fd) && !reach_paired(fd))) &&
+	       reach_possible_now(a, fd) && fetch(a, fd, KIND_CARRY);
 }
 
 /* connect_settle hands a connection to an engine for which a connect has not waited, if it has been made since. */
@@ -664,10 +670,12 @@ void connect_settle(int fd)
 	state = birth_may_swap(fd) ? hosts_state(fd) : HOSTS_TCP;
 	if (state == HOSTS_FRESH && !birth_told(fd) && address_of(fd, true, &a.id.peer, &six))
 		(void)carry_end(&a, fd);
-	if (state == HOSTS_CONNECTING)
+	if (state == HOSTS_CONNECTING) {
 		end_pending(fd);
-	else
+	} else {
+		hosts_stays(fd); /* unless it is an end now */
 		end_connecting(fd, false);
+	}
 	errno = saved;
 }
 
@@ -696,11 +704,18 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 		if (asked || carry) {
 			if (r == 0 || error == EINPROGRESS)
 				carry = !(asked && reach_end(&a, fd)) && carry && !carry_end(&a, fd) && hosts_state(fd) == HOSTS_CONNECTING;
-			else if (asked)
-				reach_withdraw(fd); /* the next attempt may be at another server */
+			else {
+				/* The next attempt may be at another server. */
+				if (asked)
+					reach_withdraw(fd);
+				if (carry)
+					hosts_withdraw(fd);
+			}
 			end_connecting(fd, false);
 			if (carry && r != 0 && error == EINPROGRESS)
 				end_pending(fd);
+			else if (hosts_some())
+				hosts_stays(fd); /* unless it is an end now */
 			errno = r == 0 ? saved : error;
 			return r;
 		}

@@ -1,5 +1,6 @@
 /*
- * Between hosts: the operator has said which peers speak SMC-R. Their connections are made over TCP by
+ * Between hosts: peers speak SMC-R that the operator has named, and those that have TCP option 254 on their
+ * segments, which 'gosmc agent' has the kernel put on ours. Their connections are made over TCP by
  * the kernel, as ever. Then our supervisor has an engine take the TCP socket, which speaks CLC there, and we
  * get an end of a pair with the engine. The bytes pass through the engine: there are no rings.
  *
@@ -19,6 +20,9 @@
 #include <sys/ioctl.h>
 
 #define PEERS 64
+#define LEVEL 286 /* SOL_SMC */
+#define LAYOUT 1
+#define BOTH 4
 
 struct peer {
 	uint8_t ip[16];
@@ -28,6 +32,16 @@ struct peer {
 
 static struct peer peers[PEERS];
 static size_t count;
+static bool between;
+static uint32_t option_name = 0x534d4352; /* the name of option 254 for sockets: "SMCR". Tests have another one, and 0 is none */
+
+/* What the agent's programs say of a socket: internal/option. */
+struct asked {
+	uint8_t layout;
+	uint8_t state;
+	uint8_t reason;
+	uint8_t flags;
+};
 
 /* Where another part of a call uses the descriptor, which is not to become another one in between. */
 static __thread uint32_t held __attribute__((tls_model("initial-exec")));
@@ -35,8 +49,12 @@ static __thread uint32_t held __attribute__((tls_model("initial-exec")));
 /* hosts_read reads what 'gosmc run' has made of the configuration: <address>/<bits>/<port>, in hexadecimal digits, 32, 2 and 4. Anything else is no peer. */
 void hosts_read(const char *v)
 {
+	const char *name = getenv("GOSMC_RUN_OPTION");
 	size_t n = 0;
 
+	between = v != NULL;
+	if (name)
+		option_name = (uint32_t)strtoul(name, NULL, 10);
 	for (; v && *v && n < PEERS; v++) {
 		struct peer *p = &peers[n];
 		uint8_t port[2];
@@ -69,9 +87,35 @@ bool hosts_peer(const struct address *remote, uint16_t port)
 	return false;
 }
 
+/* hosts_some says whether there is anything to do between hosts. */
 bool hosts_some(void)
 {
-	return count != 0;
+	return between;
+}
+
+/* hosts_ask asks for TCP option 254 on a socket that is neither connected nor listening. False: there is no agent. */
+bool hosts_ask(int fd)
+{
+	int on = 1;
+
+	return between && option_name && SYS(setsockopt, fd, LEVEL, option_name, &on, sizeof(on)) == 0;
+}
+
+/* hosts_withdraw takes that back. */
+void hosts_withdraw(int fd)
+{
+	int on = 0;
+
+	SYS(setsockopt, fd, LEVEL, option_name, &on, sizeof(on));
+}
+
+/* hosts_both says whether the SYN and the SYN-ACK of a connection had the option: CLC follows. */
+bool hosts_both(int fd)
+{
+	struct asked o = {0};
+	socklen_t len = sizeof(o);
+
+	return between && option_name && SYS(getsockopt, fd, LEVEL, option_name, &o, &len) == 0 && len == sizeof(o) && o.layout == LAYOUT && o.state == BOTH;
 }
 
 /* Of struct tcp_info, which libc has without these. */
@@ -83,7 +127,7 @@ bool hosts_some(void)
 /* A server of ours that has something to say waits this long for a peer that may speak CLC, and half as long again: engine.go. */
 #define FRESH_MSEC 250
 
-/* connected says how far a connect has come. */
+/* hosts_state says how far a connect has come. Where CLC has to follow a connection is fresh as long as nothing has gone over it. */
 enum hosts_state hosts_state(int fd)
 {
 	uint8_t info[TCP_INFO_SIZE] = {0};
@@ -98,7 +142,7 @@ enum hosts_state hosts_state(int fd)
 	memcpy(&ago, info + LAST_ACK_RECEIVED, sizeof(ago));
 	memcpy(&received, info + BYTES_RECEIVED, sizeof(received));
 	memcpy(&sent, info + DATA_SEGMENTS_OUT, sizeof(sent));
-	return info[0] == TCP_ESTABLISHED && received == 0 && sent == 0 && ago < FRESH_MSEC ? HOSTS_FRESH : HOSTS_TCP;
+	return info[0] == TCP_ESTABLISHED && received == 0 && sent == 0 && (ago < FRESH_MSEC || hosts_both(fd)) ? HOSTS_FRESH : HOSTS_TCP;
 }
 
 #define CLC_HEADER 8
@@ -147,6 +191,13 @@ static void decline(int fd, unsigned version)
 	b[7] = (uint8_t)((version >= CLC_V2 ? CLC_V2 : 1) << 4);
 	b[16] = b[17] = DECLINED_MEMORY;
 	SYS(sendto, fd, b, n, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
+}
+
+/* hosts_stays declines a connection of ours that stays TCP though the server waits for CLC, before the program sends anything. */
+void hosts_stays(int fd)
+{
+	if (hosts_both(fd) && !reach_paired(fd) && hosts_state(fd) == HOSTS_FRESH)
+		decline(fd, 1);
 }
 
 /*

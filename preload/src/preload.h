@@ -194,6 +194,10 @@ enum hosts_state {
 void hosts_read(const char *v);
 bool hosts_some(void);
 bool hosts_peer(const struct address *remote, uint16_t port);
+bool hosts_ask(int fd);
+void hosts_withdraw(int fd);
+bool hosts_both(int fd);
+void hosts_stays(int fd);
 enum hosts_state hosts_state(int fd);
 void hosts_decline(int fd);
 void hosts_hold(bool on);

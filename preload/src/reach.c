@@ -108,9 +108,12 @@ void reach_listen(int fd)
 	int protocol = 0;
 	socklen_t len = sizeof(protocol);
 
-	if (settings.on && name != 0 && !guard_on() && SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
-	    protocol == IPPROTO_TCP && address_of(fd, false, &id.local, &id.ipv6) && policy_listen(&id.local) && !options_tell(fd))
-		(void)note(option(fd, 1)); /* an agent may have come just now */
+	if (settings.on && (name != 0 || hosts_some()) && !guard_on() && SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
+	    protocol == IPPROTO_TCP && address_of(fd, false, &id.local, &id.ipv6) && policy_listen(&id.local) && !options_tell(fd)) {
+		if (name != 0)
+			(void)note(option(fd, 1)); /* an agent may have come just now */
+		(void)hosts_ask(fd);
+	}
 }
 
 /* is_private says whether an address is of a private network (RFC 1918, RFC 4193), a shared one (RFC 6598), on one link, or loopback. */

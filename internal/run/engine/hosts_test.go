@@ -18,12 +18,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
-func TestMain(m *testing.M) { smctest.Main(m) }
+func TestMain(m *testing.M) {
+	smctest.Apart()
+	smctest.Main(m)
+}
 
 // waitMost bounds each wait of a test.
 const waitMost = 30 * time.Second
@@ -198,6 +202,70 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	l.run(1, "hash", l.addr(0), "waits", "100000000").hear("done")
+}
+
+// withOption has the kernel put TCP option 254 on segments of sockets that ask, in the lab that follows.
+func withOption(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to load eBPF programs")
+	}
+	root, err := bpf.CgroupRoot()
+	if err != nil {
+		t.Skipf("needs control groups: %v", err)
+	}
+	group, pins := smctest.EnterCgroup(t, root), filepath.Join(smctest.MountBPF(t), "gosmc")
+	if err := bpf.PreparePins(pins); err != nil {
+		t.Fatal(err)
+	}
+	o, err := bpf.AttachOption(group, pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		o.Close()
+		if err := bpf.DetachOption(pins); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestHostsOption has no peer named: TCP option 254 says who speaks SMC-R, and a program that does not is
+// left alone.
+func TestHostsOption(t *testing.T) {
+	withOption(t)
+	l := newLab(t)
+	name, value := smctest.LibraryOption()
+	asks, plain := []string{"GOSMC_SMCR_PEERS=", name + "=" + value}, []string{"GOSMC_SMCR_PEERS=", "GOSMC_BETWEEN_HOSTS=0"}
+	l.env[0], l.env[1] = asks, asks
+	s := l.serve()
+	ways := []string{"waits", "poll", "again", "epoll"}
+	for _, how := range ways {
+		l.run(1, "hash", l.addr(0), how, "1000000").hear("done")
+	}
+	l.want(0, "SMC-R", uint64(len(ways)))
+	for _, how := range ways { // nobody takes the connection, whose server waits for CLC
+		client := l.run(1, "later", l.addr(0), how, "1000000")
+		client.hear("here")
+		for _, pid := range processesOf(t, "run-supervise", l.dirs[1]) {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		client.hear("done")
+	}
+	l.env[1] = plain
+	l.run(1, "hash", l.addr(0), "waits", "1000").hear("done")
+	l.env[1] = asks
+	if got := l.connections(0); got["SMC-R"] != uint64(len(ways)) || got["TCP"] != uint64(len(ways)) { // the engine knows nothing of the plain one
+		t.Errorf("connections of the server: %v, want %d of SMC-R, and as many of TCP", got, len(ways))
+	}
+	s.cmd.Process.Kill()
+	s.cmd.Wait()
+
+	l.env[0] = plain
+	l.serve()
+	for _, how := range ways {
+		l.run(1, "hash", l.addr(0), how, "1000000").hear("done")
+	}
 }
 
 // TestHostsMany has 200 connections at a time. A Proposal that a busy machine brings late finds TCP.

@@ -18,7 +18,8 @@ func TestWithPeers(t *testing.T) {
 		{config.Settings{}, ""},
 		{config.Settings{Peers: []string{"192.0.2.0/24"}, UEIDs: []string{"A"}}, ""},
 		{config.Settings{Peers: []string{"192.0.2.0/24"}, BetweenHosts: true}, ""},
-		{config.Settings{UEIDs: []string{"A"}, BetweenHosts: true}, ""},
+		{config.Settings{UEIDs: []string{"A"}, BetweenHosts: true}, "-"},
+		{config.Settings{BetweenHosts: true}, ""},
 		{
 			config.Settings{Peers: []string{"192.0.2.0/24", "[2001:db8::/32]:443"}, UEIDs: []string{"A"}, BetweenHosts: true},
 			"00000000000000000000ffffc0000200/78/0000,20010db8000000000000000000000000/20/01bb",

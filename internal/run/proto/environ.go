@@ -16,7 +16,7 @@ const EnvMemory = "GOSMC_RUN_MEMORY"
 const EnvShortAfter = "GOSMC_RUN_SHORT_AFTER"
 
 // EnvPeers is the variable with the peers whose connections an engine carries, as Peers.Library of package
-// config has them. Without it there are none.
+// config has them, or "-" for those alone that have TCP option 254. Without it there are none.
 const EnvPeers = "GOSMC_RUN_PEERS"
 
 // ModeUnix is the mode of a connection that was moved to a pair of Unix sockets.

@@ -89,7 +89,7 @@ func (c *carrier) mayCarry(t *broker.Talk, m proto.Message, tcp int) clc.Diagnos
 
 // carries reports whether the operator wants connections with other hosts to leave TCP.
 func (f *followed) carries() bool {
-	return f.settings.BetweenHosts && len(f.settings.Peers) > 0 && !f.settings.Off
+	return f.settings.BetweenHosts && !f.settings.Off
 }
 
 // carryPair gives a program one end of a pair, and the engine the other one with the TCP socket.
