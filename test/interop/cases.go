@@ -73,6 +73,7 @@ var (
 	endOfLink      = []string{"NAK", "timeout", "reset"}
 	staleToo       = []string{"NAK", "timeout", "reset", "violation"} // where soft-RoCE sends old messages again over a link that was given up, once its path is back
 	reset          = []string{"reset"}                                // of TCP, which is not always faster than its end in order
+	abortsTwice    = []string{"reset", "violation", "declined"}       // programs that close with bytes unread: Linux answers by two Aborts
 	portDown       = []string{"guest link_downed"}
 	ofFailover     = ofVanished
 	ofLeft         = []string{"guest link_downed", "guest send_err"}
@@ -186,6 +187,11 @@ func allCases() []testCase {
 			run: failover{crowd, downs[1:3]}.server, conditions: twin, tolerates: ofFailover, mayFind: staleToo,
 		},
 
+		{
+			name: "smcr/run/server", what: "SMC-R: redis-server and nginx under gosmc run, redis-cli and curl on AF_SMC sockets of the guest",
+			run: runServer, mayFind: abortsTwice,
+		},
+		{name: "smcr/run/client", what: "SMC-R: the same, with the servers in the guest", run: runClient, mayFind: abortsTwice},
 		{name: "smcr/sockets", what: "SMC-R: what the guest's kernel says of its sockets and counts, as gosmc ss and metrics read it", run: kernelSockets},
 		{
 			name: "smcr/doctor", what: "gosmc doctor where AF_SMC sockets of the guest listen: healthy, and with faults", run: doctor,

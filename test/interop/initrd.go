@@ -166,9 +166,10 @@ func buildInitrd(ctx context.Context, k kernel, built map[string]string, name st
 	}
 	a.add("sbin", modeLink, []byte("bin")) // the kernel starts /sbin/modprobe
 	a.add("etc/passwd", modeFile, []byte("root:x:0:0:root:/:/bin/sh\n"))
+	a.add("etc/group", modeFile, []byte("root:x:0:\n")) // for nginx
 	sources := maps.Clone(built)
 	sources["busybox"] = busybox
-	for _, program := range []string{"ip", "tc", "rdma", "ibv_rc_pingpong"} {
+	for _, program := range []string{"ip", "tc", "rdma", "ibv_rc_pingpong", "curl", "nginx", "redis-server", "redis-cli", "redis-benchmark"} {
 		if sources[program], err = exec.LookPath(program); err != nil {
 			return err
 		}
@@ -177,6 +178,9 @@ func buildInitrd(ctx context.Context, k kernel, built map[string]string, name st
 		if err := a.addProgram(ctx, program, source); err != nil {
 			return err
 		}
+	}
+	if err := a.addFile("lib/smcrun.so", filepath.Join(filepath.Dir(name), "smcrun.so"), modeProg); err != nil {
+		return err
 	}
 	if err := a.addVerbs(ctx); err != nil {
 		return err

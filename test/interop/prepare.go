@@ -22,6 +22,11 @@ var programs = []struct{ name, pkg string }{
 	{"depmod", "kmod"},
 	{"ibv_rc_pingpong", "ibverbs-utils"},
 	{"gcc", "gcc"},
+	{"curl", "curl"},
+	{"nginx", "nginx-light"},
+	{"redis-server", "redis-server"},
+	{"redis-cli", "redis-tools"},
+	{"redis-benchmark", "redis-tools"},
 }
 
 // files are found on the machine if the package is installed.
@@ -46,6 +51,9 @@ var (
 //go:embed guest/init.sh
 var guestInit []byte
 
+//go:embed guest/smcrun.c
+var smcrunSource []byte
+
 //go:embed guest/verbspeer.c
 var verbspeerSource []byte
 
@@ -66,6 +74,13 @@ func prepare(ctx context.Context, dir string) error {
 		return err
 	}
 	if _, err := run(ctx, "gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", peer, source, "-libverbs"); err != nil {
+		return err
+	}
+	library := filepath.Join(dir, "smcrun.so")
+	if err := os.WriteFile(library+".c", smcrunSource, 0o600); err != nil {
+		return err
+	}
+	if _, err := run(ctx, "gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, library+".c"); err != nil {
 		return err
 	}
 	built := map[string]string{"verbspeer": peer}

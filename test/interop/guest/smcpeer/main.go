@@ -3,6 +3,7 @@
 //	smcpeer ueid add|del NAME                  a user-defined EID of this kernel
 //	smcpeer groups                             the link groups of this kernel, and their links
 //	smcpeer sockets ADDR:PORT TCP:PORT         sockets of this kernel as internal/sockdiag sees them
+//	smcpeer counts                             what this kernel has counted, as internal/sockdiag reads it
 //	smcpeer echo PORT COUNT                    send back what arrives on COUNT connections, one at a time
 //	smcpeer serve PORT COUNT                   serve COUNT connections, of any kind
 //	smcpeer dial ADDR:PORT KIND N ROUNDS CONNS  be the client of CONNS connections at a time
@@ -13,10 +14,12 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
 
+	"github.com/gosmc/smc/internal/sockdiag"
 	"github.com/gosmc/smc/test/interop/talk"
 )
 
@@ -33,6 +36,13 @@ func run(args []string) error {
 	}
 	if len(args) == 1 && args[0] == "groups" {
 		return showGroups(os.Stdout)
+	}
+	if len(args) == 1 && args[0] == "counts" {
+		counts, err := sockdiag.Stats()
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(counts)
 	}
 	if len(args) == 3 && args[0] == "sockets" {
 		return showSockets(os.Stdout, args[1], args[2])
