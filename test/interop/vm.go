@@ -107,7 +107,11 @@ func bootVM(ctx context.Context, opt options) (*vm, error) {
 		}
 		accels = accels[1:]
 	}
-	return startVM(ctx, opt, accels[0])
+	v, err := startVM(ctx, opt, accels[0])
+	if err != nil && ctx.Err() == nil { // a kernel that is emulated may panic as it starts: one in some ten did
+		v, err = startVM(ctx, opt, accels[0])
+	}
+	return v, err
 }
 
 // startVM starts qemu, and waits for the guest's shell.
