@@ -99,6 +99,8 @@ func allCases() []testCase {
 	client, server, write, written := pingPongs(true, allSizes), pingPongs(false, allSizes), writes(true), writes(false)
 	end := refuseRegion - 10
 	return []testCase{
+		{name: "guest/panic", what: "the guest's kernel panics: the case runs once more, with another guest", run: panicOnce},
+
 		{name: "smcr/echo/client", what: "SMC-R: echo of 1 B to 8 MiB, the guest's kernel is the server", run: echoes.client},
 		{name: "smcr/echo/server", what: "SMC-R: the same, the guest's kernel is the client", run: echoes.server},
 		{name: "smcr/duplex/client", what: "SMC-R: 100 MB each way at once, we are the client", run: bulk.client},

@@ -48,6 +48,7 @@ type lab struct {
 	drops   *dropMeter        // since the case began
 	environ []string          // of processes of ours, beside this one's
 	journal journal           // of our hosts
+	again   bool              // the case runs once more, since the kernel of its guest panicked
 }
 
 func (l *lab) note(format string, args ...any) {
@@ -201,6 +202,16 @@ func (l *lab) closeWith(ctx context.Context, conn net.Conn) {
 		conn.Close()
 		return nil
 	})
+}
+
+// panicOnce has the kernel of the guest panic, and nothing when it is run again: the case runs to its
+// end only where a guest that panics is replaced.
+func panicOnce(ctx context.Context, l *lab) error {
+	if l.again {
+		return nil
+	}
+	_, err := l.vm.run(ctx, commandTimeout, "echo c >/proc/sysrq-trigger")
+	return errors.Join(errors.New("the guest's kernel was told to panic"), err)
 }
 
 // A testCase is one line of the result.

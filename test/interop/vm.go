@@ -63,10 +63,8 @@ type vm struct {
 	err     error         // of qemu, once done is closed
 }
 
-// bootVM makes the two networks and starts the guest. It returns when the guest's shell answers.
-func bootVM(ctx context.Context, opt options) (*vm, error) {
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
-	defer cancel()
+// makeNetworks makes the taps of the two networks.
+func makeNetworks(ctx context.Context) error {
 	ip := func(args ...string) error {
 		_, err := run(ctx, "ip", args...)
 		return err
@@ -75,7 +73,7 @@ func bootVM(ctx context.Context, opt options) (*vm, error) {
 		_, err := run(ctx, "tc", "qdisc", "replace", "dev", tap, "root", "pfifo", "limit", tapQueueLen)
 		return err
 	}
-	if err := errors.Join(
+	return errors.Join(
 		ip("link", "set", "lo", "up"),
 		ip("tuntap", "add", dataTap, "mode", "tap"),
 		ip("tuntap", "add", secondTap, "mode", "tap"),
@@ -87,10 +85,17 @@ func bootVM(ctx context.Context, opt options) (*vm, error) {
 		ip("addr", "add", ourControl.String()+prefix4, "dev", controlTap),
 		ip("link", "set", dataTap, "txqueuelen", tapQueueLen, "up"),
 		ip("link", "set", controlTap, "up"),
-	); err != nil {
+	)
+}
+
+// bootVM starts the guest. It returns when the guest's shell answers. The one before, if there was
+// one, has ended.
+func bootVM(ctx context.Context, opt options) (*vm, error) {
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	defer cancel()
+	if _, err := run(ctx, "ip", "link", "set", dataTap, "mtu", strconv.Itoa(standardMTU)); err != nil {
 		return nil, err
 	}
-
 	accels := []string{opt.accel}
 	if opt.accel == "auto" {
 		if accels = []string{"kvm", "tcg"}; !kvmWorks() {
@@ -219,6 +224,11 @@ func (v *vm) ended() bool {
 	default:
 		return false
 	}
+}
+
+// panicked reports whether the guest has ended since its kernel panicked.
+func (v *vm) panicked() bool {
+	return v.ended() && strings.Contains(tail(v.console), "Kernel panic")
 }
 
 // tail returns the end of a text file.
