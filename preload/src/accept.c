@@ -113,8 +113,8 @@ static int claim(enum kind kind, const struct identity *id, int fd, int *memory)
 	return end;
 }
 
-/* moved puts the pair in the place of a connection that was accepted just now. */
-static int moved(int listener, int fd, int flags)
+/* moved puts the pair in the place of a connection that was accepted just now, from a peer, which is NULL if accept has not told it. */
+static int moved(int listener, int fd, int flags, const struct address *peer)
 {
 	struct identity id;
 	struct linger reset = {.l_onoff = 1};
@@ -136,7 +136,7 @@ static int moved(int listener, int fd, int flags)
 	carried = hosts_some() && address_of(fd, false, &id.local, &id.ipv6) && address_of(fd, true, &id.peer, &six) &&
 		  (hosts_peer(&id.peer, id.local.port) || (!paired && hosts_both(fd)));
 	if (!marked && !paired && !carried && !board_waiting()) {
-		bare_count(listener, fd);
+		bare_count(listener, fd, peer);
 		return fd;
 	}
 	if (!address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))
@@ -173,7 +173,7 @@ static int moved(int listener, int fd, int flags)
 		if (carried)
 			end_untaken(fd);
 		if (!marked && !paired)
-			bare_count(listener, fd);
+			bare_count(listener, fd, peer);
 		return fd;
 	}
 	/* The supervisor that was asked may have set SO_LINGER on the accepted socket already, to reset it. */
@@ -208,14 +208,56 @@ static int moved(int listener, int fd, int flags)
 	return fd;
 }
 
+/*
+ * An asked is what accept is called with: the program's memory for the peer's address, or ours, where
+ * it does not want to know it.
+ */
+struct asked {
+	struct sockaddr *sa;
+	socklen_t *len;
+	socklen_t room; /* for the address; 0: not known, and nobody looks at it */
+	socklen_t own_len;
+	struct sockaddr_storage own;
+};
+
+static void ask_for(struct asked *a, struct sockaddr *sa, socklen_t *len)
+{
+	a->sa = sa;
+	a->len = len;
+	a->room = 0;
+	if (!settings.on || guard_on())
+		return;
+	if (!sa) {
+		a->sa = (struct sockaddr *)&a->own;
+		a->len = &a->own_len;
+		a->own_len = sizeof(a->own);
+	}
+	if (plausible(a->len))
+		a->room = *a->len;
+}
+
+/* accepted is moved for a connection of which the kernel has told the peer. */
+static int accepted(int listener, int fd, int flags, const struct asked *a)
+{
+	struct address peer;
+
+	return moved(listener, fd, flags, fd >= 0 && a->room != 0 && address_parse(a->sa, *a->len < a->room ? *a->len : a->room, &peer) ? &peer : NULL);
+}
+
 EXPORT int accept(int fd, struct sockaddr *sa, socklen_t *len)
 {
+	struct asked a;
+
+	ask_for(&a, sa, len);
 	look_accept(fd);
-	return moved(fd, next.accept(fd, sa, len), 0);
+	return accepted(fd, next.accept(fd, a.sa, a.len), 0, &a);
 }
 
 EXPORT int accept4(int fd, struct sockaddr *sa, socklen_t *len, int flags)
 {
+	struct asked a;
+
+	ask_for(&a, sa, len);
 	look_accept(fd);
-	return moved(fd, next.accept4(fd, sa, len, flags), flags);
+	return accepted(fd, next.accept4(fd, a.sa, a.len, flags), flags, &a);
 }

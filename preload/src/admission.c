@@ -50,11 +50,12 @@ _Static_assert(sizeof(struct admissions) == TABLE_PAGE + 64 * ADMISSIONS, "struc
 
 static struct admissions *table;
 static bool tried; /* to map it */
+static bool been[sizeof(struct admissions) / TABLE_PAGE]; /* at its pages */
 static uint64_t program; /* 0: not known yet */
 
 /*
- * The last answer that a thread got: connections to a server stay TCP. The calls to ask again are
- * most of the time that a short connection loses here.
+ * The last answer that a thread got: connections to a server stay TCP, or nobody there knows SMC. The
+ * calls to ask again are most of the time that a short connection loses here.
  */
 static __thread struct {
 	struct address server;
@@ -63,6 +64,12 @@ static __thread struct {
 	uint32_t count;	/* those for which it has not */
 	uint32_t until;	/* milliseconds of CLOCK_MONOTONIC */
 } told __attribute__((tls_model("initial-exec")));
+
+/* there says whether a record can be written. */
+static bool there(const struct admissions *t, const struct admission *a)
+{
+	return table_there(&been[((const char *)a - (const char *)t) / TABLE_PAGE], a);
+}
 
 /* table_open maps the table of the supervisor's directory, once, when there is the first connection to ask about. */
 static struct admissions *table_open(void)
@@ -131,18 +138,10 @@ static uint32_t seconds(void)
 	return (uint32_t)t.tv_sec;
 }
 
-static uint32_t milliseconds(void)
-{
-	struct timespec t = {0};
-
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-	return (uint32_t)(t.tv_sec * 1000 + t.tv_nsec / 1000000);
-}
-
-/* admission_known says whether a connection stays TCP, as this thread was told a moment ago of another one to that server. */
+/* admission_known says whether a connection stays TCP, as this thread was told, or has found, a moment ago of another one to that server. */
 bool admission_known(const struct address *server)
 {
-	if (told.left == 0 || !address_equal(server, &told.server) || (int32_t)(told.until - milliseconds()) < 0)
+	if (told.left == 0 || !address_equal(server, &told.server) || (int32_t)(told.until - coarse_ms()) < 0)
 		return false;
 	told.left--;
 	told.count++;
@@ -154,11 +153,27 @@ static void settle_told(struct admissions *t)
 {
 	struct admission *a = told.entry ? &t->list[told.entry - 1] : NULL;
 
-	if (a && told.count && table_writable(a)) {
+	if (a && told.count && there(t, a)) {
 		__atomic_fetch_add(&a->since, told.count, __ATOMIC_RELAXED);
 		__atomic_fetch_add(&a->kept, told.count, __ATOMIC_RELAXED);
 	}
 	told.entry = told.left = told.count = 0;
+}
+
+/*
+ * admission_absent takes note that nobody who knows SMC listens at an address. The next connections of this thread to it do not look, as many and for as long as where
+ * it was told that they stay TCP.
+ */
+void admission_absent(const struct address *server)
+{
+	struct admissions *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
+
+	if (t)
+		settle_told(t);
+	told.server = *server;
+	told.entry = told.count = 0;
+	told.left = AGAIN_MOST;
+	told.until = coarse_ms() + AGAIN_MS;
 }
 
 /* place finds the entry of a key, or takes one that is free or was not used for long. NULL: all its places have others. */
@@ -167,7 +182,7 @@ static struct admission *place(struct admissions *t, uint64_t key, uint32_t now)
 	size_t first = key % ADMISSIONS & ~(size_t)(ADMISSION_WAYS - 1);
 	struct admission *a = &t->list[first], *old = NULL;
 
-	if (!table_writable(a))
+	if (!there(t, a))
 		return NULL;
 	for (size_t i = 0; i < ADMISSION_WAYS; i++) {
 		uint64_t has = __atomic_load_n(&a[i].key, __ATOMIC_ACQUIRE);
@@ -257,7 +272,7 @@ bool admission_ask(const char *path, const struct address *server, uint64_t netn
 	told.server = *server;
 	told.entry = *entry;
 	told.left = left - 1 < AGAIN_MOST ? left - 1 : AGAIN_MOST;
-	told.until = milliseconds() + AGAIN_MS;
+	told.until = coarse_ms() + AGAIN_MS;
 	return false;
 }
 
@@ -282,7 +297,7 @@ static struct admission *entry_of(struct end *e)
 	if (__builtin_expect(n == 0, 1) || guard_on())
 		return NULL;
 	n = __atomic_exchange_n(&e->admission, 0, __ATOMIC_RELAXED);
-	return n && n <= ADMISSIONS && t && table_writable(&t->list[n - 1]) ? &t->list[n - 1] : NULL;
+	return n && n <= ADMISSIONS && t && there(t, &t->list[n - 1]) ? &t->list[n - 1] : NULL;
 }
 
 /* admission_grown takes note that a connection has carried so much that it was right to move it. */

@@ -35,7 +35,7 @@ static bool tried; /* to map it */
 #define PORTS 1024
 static uint16_t ports[PORTS];
 
-static uint8_t written[sizeof(struct bares) / TABLE_PAGE]; /* pages of the table that could be written: they have memory or a place on disk */
+static bool been[sizeof(struct bares) / TABLE_PAGE]; /* at its pages */
 
 /*
  * bare_open notes a listener, and maps the table of a directory that nobody else can write to, once: when there is the first listener, whose
@@ -57,29 +57,21 @@ static uint64_t key_of(uint16_t port)
 	return (fnv1a(FNV1A_BASIS, name, strlen(name)) & ~0xffffull) | port;
 }
 
-/* there says whether an entry can be written: the first time of its page the kernel is to make it so, and later it may be gone. */
-static bool there(const struct bares *t, const struct bare *b)
-{
-	uint8_t *w = &written[((const char *)b - (const char *)t) / TABLE_PAGE];
-
-	if (__atomic_load_n(w, __ATOMIC_RELAXED))
-		return table_readable(b);
-	if (!table_writable(b))
-		return false;
-	__atomic_store_n(w, 1, __ATOMIC_RELAXED);
-	return true;
-}
-
-/* bare_count counts a connection that was accepted just now, and not offered, if its client is in this network namespace. */
-void bare_count(int listener, int fd)
+/*
+ * bare_count counts a connection that was accepted just now, and not offered, if its client is in this network namespace. peer is the client's address, NULL if accept
+ * has not told it.
+ */
+void bare_count(int listener, int fd, const struct address *peer)
 {
 	struct bares *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
 	struct identity id;
 	uint64_t key;
 	bool six;
 
-	if (!t || !address_of(fd, true, &id.peer, &six))
+	if (!t || (!peer && !address_of(fd, true, &id.peer, &six)))
 		return;
+	if (peer)
+		id.peer = *peer;
 	id.local.port = listener < PORTS ? __atomic_load_n(&ports[listener], __ATOMIC_RELAXED) : 0;
 	/* A client of a loopback address is near. */
 	if ((id.local.port == 0 || !address_is_loopback(&id.peer)) && (!address_of(fd, false, &id.local, &six) || !letter_near(&id)))
@@ -89,7 +81,7 @@ void bare_count(int listener, int fd)
 		struct bare *b = &t->list[(fnv1a(FNV1A_BASIS, &key, sizeof(key)) + i) % BARES];
 		uint64_t has = 0;
 
-		if (!there(t, b))
+		if (!table_there(&been[((const char *)b - (const char *)t) / TABLE_PAGE], b))
 			return;
 		if (__atomic_load_n(&b->key, __ATOMIC_ACQUIRE) == key ||
 		    __atomic_compare_exchange_n(&b->key, &has, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) || has == key) {

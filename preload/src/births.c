@@ -27,6 +27,7 @@ struct birth {
 	uint32_t options;  /* that were set, and that the connection is to have: options.c */
 	uint32_t on;	   /* of these: those that were set to a value other than 0 */
 	uint64_t on_of;	   /* the cookie of a listener that others have, too, of which on was read; 0: none */
+	uint32_t begun;	   /* coarse_ms | 1 when a connect that does not wait began, which stays TCP; 0: none has */
 	bool listens;	   /* and accept waits, as far as was seen */
 	bool stays;	   /* connections that it accepts are to be TCP */
 };
@@ -182,6 +183,25 @@ bool birth_may_swap(int fd)
 	       b->registrations <= 1 && b->cookie == cookie_of(fd);
 }
 
+#define BEGUN_MS 100 /* after which the attempt may have failed, and the next connect is another one */
+
+/* birth_begins takes note of a connect that does not wait, and stays TCP, or that there is none any more. */
+void birth_begins(int fd, bool begins)
+{
+	struct birth *b = birth_at(fd);
+
+	if (b)
+		b->begun = begins ? coarse_ms() | 1 : 0;
+}
+
+/* birth_begun says whether connect is called again for such a one, as programs do that want to know how it went. */
+bool birth_begun(int fd)
+{
+	const struct birth *b = birth_at(fd);
+
+	return b && b->begun && (coarse_ms() | 1) - b->begun < BEGUN_MS;
+}
+
 /*
  * birth_place says whether something else can take the place of a descriptor: a limit that has come down since may be below it, and a filter of system calls
  * may refuse dup3. Were that seen afterwards the connection would be lost.
@@ -276,6 +296,7 @@ void birth(int fd, bool tcp, uint32_t options)
 	b->options = options;
 	b->on = 0;
 	b->on_of = 0;
+	b->begun = 0;
 	b->listens = false;
 }
 

@@ -32,6 +32,7 @@ struct attempt {
 	uint64_t netns; /* of the socket, if it was looked for; else 0 */
 	bool announced; /* some supervisor of our user knows the listener */
 	bool admitted; /* admission has been asked, and admission is where */
+	bool alone; /* nobody has announced a listener at the address */
 	struct hidden before; /* that this thread had */
 	struct identity id;
 };
@@ -274,8 +275,9 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 
 	a->sock = a->end = a->other = a->memory = -1;
 	a->netns = 0;
-	a->announced = a->admitted = false;
-	if (!settings.on || guard_on() || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 || admission_known(&a->id.peer) || !birth_may_swap(fd) || birth_told(fd))
+	a->announced = a->admitted = a->alone = false;
+	if (!settings.on || guard_on() || birth_begun(fd) || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 ||
+	    admission_known(&a->id.peer) || !birth_may_swap(fd) || birth_told(fd))
 		return false;
 	if (address_is_any(&a->id.peer)) {
 		if (a->id.peer.ip[10] == 0xff)
@@ -284,6 +286,7 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	}
 	a->announced = announced(fd, &a->id.peer, a->path, &netns, &sure);
 	a->netns = netns;
+	a->alone = !a->announced && netns != 0;
 	if (!a->announced || !address_of(fd, false, &a->id.local, &a->id.ipv6) ||
 	    a->id.ipv6 != of_ipv6(sa))
 		return false;
@@ -679,6 +682,17 @@ void connect_settle(int fd)
 	errno = saved;
 }
 
+/*
+ * stays_tcp takes note of a connect that nobody was asked about, so that others to that server, and a second call for the same one, need not look either. failed and error
+ * are the kernel's answer.
+ */
+static void stays_tcp(const struct attempt *a, int fd, bool failed, int error)
+{
+	birth_begins(fd, failed && error == EINPROGRESS);
+	if (a->alone && (!failed || error == EINPROGRESS))
+		admission_absent(&a->id.peer);
+}
+
 EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 {
 	struct attempt a;
@@ -719,8 +733,9 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 			errno = r == 0 ? saved : error;
 			return r;
 		}
-		if (r != 0 && settings.on && errno == EINVAL && address_parse(sa, len, &id.peer)) {
-			error = errno;
+		if (settings.on)
+			stays_tcp(&a, fd, r != 0, error);
+		if (r != 0 && settings.on && error == EINVAL && address_parse(sa, len, &id.peer)) {
 			errno = guard_end(fd) ? EISCONN : error;
 		}
 		return r;

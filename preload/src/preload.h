@@ -237,7 +237,7 @@ void reset_mark(int fd, bool on);
 
 /* bare.c */
 void bare_open(int fd, uint16_t port);
-void bare_count(int listener, int fd);
+void bare_count(int listener, int fd, const struct address *peer);
 
 /* tally.c */
 void tally_listens(void);
@@ -246,8 +246,12 @@ void tally_forking(void);
 void tally_not_forked(void);
 void tally_forked(void);
 
+/* tables.c */
+uint32_t coarse_ms(void);
+
 /* admission.c */
 bool admission_known(const struct address *server);
+void admission_absent(const struct address *server);
 bool admission_ask(const char *path, const struct address *server, uint64_t netns, bool far, uint32_t *entry);
 
 /* unseen.c */
@@ -267,6 +271,8 @@ size_t unseen_all(int fd, struct registered *list, size_t most);
 bool birth_may_swap(int fd);
 bool birth_place(int fd);
 bool birth_told(int fd);
+void birth_begins(int fd, bool begins);
+bool birth_begun(int fd);
 bool birth_registration(int fd, int *epfd, struct epoll_event *event);
 void birth(int fd, bool tcp, uint32_t options);
 void birth_registered(int fd, const struct registered *list, size_t n);

@@ -91,14 +91,28 @@ void reach_withdraw(int fd)
 	(void)option(fd, 0);
 }
 
+/* plain_tcp says whether a socket is TCP's, and not multipath TCP's, which knows no option of this level whether there is an agent or not. */
+static bool plain_tcp(int fd)
+{
+	int protocol = 0;
+	socklen_t len = sizeof(protocol);
+
+	return SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 && protocol == IPPROTO_TCP;
+}
+
 /* reach_paired says whether the other end of a connection has asked as well, on this kernel. */
 bool reach_paired(int fd)
 {
 	struct tokens t = {0};
 	socklen_t len = sizeof(t);
+	long r;
 
-	return !none() && note(SYS(getsockopt, fd, LEVEL, name, &t, &len)) == 0 && len == sizeof(t) && t.layout == LAYOUT &&
-	       t.state == PAIRED;
+	if (none())
+		return false;
+	r = SYS(getsockopt, fd, LEVEL, name, &t, &len);
+	if (r == -EOPNOTSUPP && plain_tcp(fd)) /* as some kernels say it */
+		r = -ENOPROTOOPT;
+	return note(r) == 0 && len == sizeof(t) && t.layout == LAYOUT && t.state == PAIRED;
 }
 
 /* reach_listen asks for tokens on a socket that is about to listen. */

@@ -717,6 +717,7 @@ bool reset_waits(const struct end *e, int fd);
 void *table_map(const char *name, size_t size, uint64_t magic);
 bool table_readable(const void *part);
 bool table_writable(const void *part);
+bool table_there(bool *been, const void *part);
 uint64_t fnv1a(uint64_t hash, const void *data, size_t n);
 
 /* shake.c: the debug switch */

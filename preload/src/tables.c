@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -32,6 +33,29 @@ bool table_readable(const void *part)
 	const int none = -1; /* no way to change signals */
 
 	return SYS(rt_sigprocmask, none, part, NULL, 8) != -EFAULT;
+}
+
+/* coarse_ms is a clock that costs no system call, in milliseconds. */
+uint32_t coarse_ms(void)
+{
+	struct timespec t = {0};
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+	return (uint32_t)(t.tv_sec * 1000 + t.tv_nsec / 1000000);
+}
+
+/*
+ * table_there says whether a part of a table can be written. been is of its page, and false at the beginning: the first time the kernel is to give the page memory, or a
+ * place on disk, and later it may only have been cut off.
+ */
+bool table_there(bool *been, const void *part)
+{
+	if (__atomic_load_n(been, __ATOMIC_RELAXED))
+		return table_readable(part);
+	if (!table_writable(part))
+		return false;
+	__atomic_store_n(been, true, __ATOMIC_RELAXED);
+	return true;
 }
 
 /* table_map maps the table of this name of the supervisor's directory, which begins with magic. NULL: there is none of this user, or it is another version's. */

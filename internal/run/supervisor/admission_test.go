@@ -46,23 +46,29 @@ func newAdmissionRigWith(t *testing.T, library string) *admissionRig {
 	r := &admissionRig{t: t, s: newTestSupervisor(t), path: filepath.Join(t.TempDir(), "admission")}
 	compile(t, "-O1", "-Wall", "-Wextra", "-Werror", "-o", r.path, "testdata/admission.c")
 	r.environ = append(os.Environ(), "LD_PRELOAD="+library, proto.EnvSocket+"="+r.s.Path)
-	r.server = exec.CommandContext(t.Context(), r.path, "serve")
+	r.serve()
+	return r
+}
+
+// serve starts the server, in the rig's environment.
+func (r *admissionRig) serve() {
+	r.t.Helper()
+	r.server = exec.CommandContext(r.t.Context(), r.path, "serve")
 	r.server.Env = r.environ
 	out, err := r.server.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	if err := r.server.Start(); err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	r.t.Cleanup(func() {
 		r.server.Process.Kill()
 		r.server.Wait()
 	})
 	if _, err := fmt.Fscanln(out, &r.port); err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
-	return r
 }
 
 // command is a client that makes connections, and leaves others to TCP after so many short ones; none if that is empty.

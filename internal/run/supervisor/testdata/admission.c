@@ -8,6 +8,7 @@
  *	bulk	an answer of 1 MiB
  *	open	as short, and not closed: so it ends with the program
  *	fork	as short, and another process has it, which closes it first
+ *	again	as short, with a connect that does not wait, and is called again to see how it went
  */
 #include "program.h"
 
@@ -75,9 +76,22 @@ static void ask(int fd, char what, size_t n)
 	}
 }
 
+/* connected_later connects as programs do that have other things to do meanwhile. */
+static int connected_later(const struct sockaddr_in *to)
+{
+	struct pollfd p = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), .events = POLLOUT};
+
+	CHECK(p.fd >= 0);
+	if (connect(p.fd, (const struct sockaddr *)to, sizeof(*to)) != 0) {
+		CHECK(errno == EINPROGRESS && poll(&p, 1, -1) == 1);
+		CHECK(connect(p.fd, (const struct sockaddr *)to, sizeof(*to)) == 0 || errno == EISCONN);
+	}
+	return p.fd;
+}
+
 static void use(const struct sockaddr_in *to, const char *kind)
 {
-	int fd = connected_to(to);
+	int fd = strcmp(kind, "again") == 0 ? connected_later(to) : connected_to(to);
 
 	putchar(moved(fd) ? 'm' : 't');
 	if (strcmp(kind, "bulk") == 0)
