@@ -268,6 +268,21 @@ func TestHostsOption(t *testing.T) {
 	}
 }
 
+// TestHostsWorkers has a server whose workers have given up their privileges, as those of nginx and apache do: they hand
+// over what they accept. A process of their user that has not accepted a connection cannot.
+func TestHostsWorkers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have a worker of another user")
+	}
+	l := newLab(t)
+	s := l.run(0, "workers", l.addr(0))
+	s.hear("listening")
+	for _, how := range []string{"waits", "epoll"} {
+		l.run(1, "hash", l.addr(0), how, "1000000").hear("done")
+	}
+	l.want(0, "SMC-R", 2)
+}
+
 // TestHostsMany has 200 connections at a time. A Proposal that a busy machine brings late finds TCP.
 func TestHostsMany(t *testing.T) {
 	l := newLab(t)

@@ -74,7 +74,9 @@ func (s *supervisor) Answer(t *broker.Talk, m proto.Message, fds []int) (more bo
 		}
 	case proto.KindCarry, proto.KindCarried:
 		s.carrier.carry(t, m, fds[0])
-		dispose.Close(fds[0])
+		if !t.Outside {
+			dispose.Close(fds[0])
+		}
 	case proto.KindTaken:
 		s.record.taken(m)
 	case proto.KindRelay:

@@ -94,7 +94,7 @@ func (s *supervisor) hearOutside(t *broker.Talk, uid uint32) {
 			t.Ends = broker.EndsOf(fds[0])
 		}
 		s.Mu.Lock()
-		if !s.outsiders.over && (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindMeet || m.Kind == proto.KindAnnounce && s.isFirst(t)) { // rule: TestClaimOutside: (m.Kind == proto.KindBoard || m.Kind == proto.KindClaim || m.Kind == proto.KindMeet || m.Kind == proto.KindAnnounce && s.isFirst(t)) -> true
+		if !s.outsiders.over && s.hears(t, m.Kind) { // rule: TestClaimOutside: s.hears(t, m.Kind) -> true
 			s.Answer(t, m, fds)
 		}
 		s.Mu.Unlock()
@@ -104,6 +104,17 @@ func (s *supervisor) hearOutside(t *broker.Talk, uid uint32) {
 		return
 	}
 	proto.CloseAll(fds)
+}
+
+// hears reports whether a message may come by the door.
+func (s *supervisor) hears(t *broker.Talk, kind proto.Kind) bool {
+	switch kind {
+	case proto.KindBoard, proto.KindClaim, proto.KindMeet, proto.KindCarried:
+		return true
+	case proto.KindAnnounce:
+		return s.isFirst(t)
+	}
+	return false
 }
 
 // isFirst reports whether a talk is of the process that 'gosmc run' has become. That process may

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gosmc/smc/internal/run/broker"
 	"github.com/gosmc/smc/internal/run/proto"
+	"github.com/gosmc/smc/wire/clc"
 )
 
 // lingering returns a connected TCP socket. Its close waits until the test ends: it has bytes to
@@ -348,4 +349,65 @@ func descriptorCount(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(entries)
+}
+
+// TestCarriedOutside has a process of another user hand over a connection for an engine. Only one that was accepted from a
+// listener of our programs is taken, as their workers have it; none that was made by connect.
+func TestCarriedOutside(t *testing.T) {
+	s := newTestSupervisor(t)
+	l := listenTCP(t, "127.0.0.1:0")
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	accepted, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := accepted.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted.Close()
+	defer file.Close()
+	s.Mu.Lock()
+	s.followed.settings.BetweenHosts = true
+	s.carrier.started = time.Now() // no engine is started: that the connection is to be taken shows by BUSY
+	s.Mu.Unlock()
+	m := proto.Message{Kind: proto.KindCarried, Local: l.Addr().(*net.TCPAddr).AddrPort(), Peer: client.LocalAddr().(*net.TCPAddr).AddrPort()}
+	ask := func(m proto.Message) proto.Status {
+		p := s.dial(t, proto.DoorName(filepath.Base(s.Path)))
+		p.send(testMessage(m), int(file.Fd()))
+		got, _ := p.reply()
+		return got
+	}
+	tcp := func(reason clc.Diagnosis) uint64 {
+		s.record.mu.Lock()
+		defer s.record.mu.Unlock()
+		return s.record.tcp[reason]
+	}
+	if got := ask(m); got != proto.StatusNo || tcp(clc.DiagOtherUser) != 1 || tcp(clc.DiagBusy) != 0 {
+		t.Errorf("a connection of another listener: status %d, reasons %v; want OTHER_USER", got, s.record.tcp)
+	}
+	s.Mu.Lock()
+	raw, err := l.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	announce := proto.Message{Kind: proto.KindAnnounce, NetNS: s.Listeners.NetNS, Local: m.Local}
+	raw.Control(func(fd uintptr) {
+		announce.Unique, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+	})
+	if err != nil || !s.Listeners.Add(announce) {
+		t.Errorf("Add: %v", err)
+	}
+	s.Mu.Unlock()
+	if got := ask(m); got != proto.StatusNo || tcp(clc.DiagOtherUser) != 1 || tcp(clc.DiagBusy) != 1 {
+		t.Errorf("a connection of a listener of ours: status %d, reasons %v; want BUSY, as there is no engine", got, s.record.tcp)
+	}
+	m.Kind = proto.KindCarry
+	if got := ask(m); got != 99 {
+		t.Errorf("Carry: status %d, want to be hung up on", got)
+	}
 }

@@ -3,14 +3,18 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -136,12 +140,25 @@ static void *serve_one(void *arg)
 	return NULL;
 }
 
-static void serve(const struct sockaddr_in *at)
+/* worker is a server's that has given up its privileges: another process does no work but to have the listener. */
+static void worker(void)
+{
+	if (fork() != 0) {
+		pause();
+		exit(0);
+	}
+	CHECK(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+	CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0); /* another user has none */
+}
+
+static void serve(const struct sockaddr_in *at, bool nobody)
 {
 	int l = socket(AF_INET, SOCK_STREAM, 0), one = 1;
 
 	CHECK(l >= 0 && setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
 	CHECK(bind(l, (const struct sockaddr *)at, sizeof(*at)) == 0 && listen(l, 256) == 0);
+	if (nobody)
+		worker();
 	say("listening", 0, 0);
 	for (;;) {
 		struct sockaddr_in from, named;
@@ -234,7 +251,10 @@ int main(int argc, char **argv)
 	what = argv[1];
 	if (strcmp(what, "serve") == 0) {
 		greeting = argc > 4 ? argv[4] : NULL;
-		serve(&at);
+		serve(&at, false);
+	}
+	if (strcmp(what, "workers") == 0) {
+		serve(&at, true);
 	}
 	CHECK(argc == 6);
 	how = argv[4];
