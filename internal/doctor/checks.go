@@ -342,6 +342,11 @@ func remedyOf(what, server string) string {
 		{"its run directory is", "start both with the same GOSMC_DIR"},
 		{"is refused by", "gosmc policy shows the rule; 'gosmc policy del' removes it"},
 		{"is not among", "gosmc policy shows the rule; 'gosmc policy add' adds the server"},
+		{"between-hosts is off", "SMC-R reaches other machines: docs/smcr.md; for programs of 'gosmc run': sudo " +
+			"gosmc config set between-hosts on"},
+		{"no UEID is set", "sudo gosmc config set ueid NAME, the same on both hosts"},
+		{"it cannot be asked", "sudo systemctl enable --now gosmc-agent, on both hosts; or: sudo gosmc " +
+			"config set peer ADDRESS:PORT"},
 		{"an address of this machine", "SMC-R reaches other machines: docs/smcr.md"},
 	} {
 		if strings.Contains(what, r.in) {

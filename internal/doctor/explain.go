@@ -33,7 +33,7 @@ type Explanation struct {
 // An Server server says how a connection to it would end up.
 type Server struct {
 	Server  string   `json:"server"`
-	Mode    string   `json:"mode"`   // of a connection from a program of 'gosmc run': "Unix", "TCP"
+	Mode    string   `json:"mode"`   // of a program of 'gosmc run': "Unix", "SMC-R", "TCP"
 	Reason  string   `json:"reason"` // of TCP; empty otherwise
 	Steps   []Step   `json:"steps"`  // in order, up to the first that decides for TCP
 	Listen  string   `json:"listen"` // why a program here that listened at the address would not be announced; empty: it would
@@ -175,8 +175,12 @@ func (e *Server) follow(
 	case e.elsewhere && os.Geteuid() != 0:
 		where += "'s network namespace; others can be seen by root"
 	}
+	if !seen.Local {
+		e.between(server, where, s, step)
+		return
+	}
 	switch {
-	case !step(seen.Local, "%s", where):
+	case !step(true, "%s", where):
 	case !step(seen.Listens, "%s listens on it", cmp.Or(map[bool]string{true: who, false: "nobody"}[seen.Listens], who)):
 	case policy.Listen.Refuses(server) != "":
 		step(false, "%s", policy.Listen.Refuses(server))

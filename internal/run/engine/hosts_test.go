@@ -268,7 +268,7 @@ func TestHostsOption(t *testing.T) {
 	}
 }
 
-// TestHostsWorkers has a server whose workers have given up their privileges, as those of nginx and apache do: they hand
+// TestHostsWorkers has a server whose workers have given up their privileges, as nginx and apache have them: they hand
 // over what they accept. A process of their user that has not accepted a connection cannot.
 func TestHostsWorkers(t *testing.T) {
 	if os.Geteuid() != 0 {

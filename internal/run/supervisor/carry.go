@@ -79,7 +79,7 @@ func (c *carrier) mayCarry(t *broker.Talk, m proto.Message, tcp int) clc.Diagnos
 	switch {
 	case !c.s.followed.carries() || m.Kind == proto.KindCarried && c.s.Policy().Listen.Refuses(m.Local) != "":
 		return clc.DiagNotAllowed
-	case t.Outside && !c.s.ofOurListener(m, tcp): // rule: TestCarriedOutside: t.Outside && !c.s.ofOurListener(m, tcp) -> false
+	case t.Outside && !c.ofOurListener(m, tcp): // rule: TestCarriedOutside: t.Outside && !c.ofOurListener(m, tcp) -> false
 		return clc.DiagOtherUser
 	case !c.s.HasEnds(t.EndsOf(tcp), m.Local, m.Peer) || !broker.Spare(c.s.Socket, carryBrings):
 		return clc.DiagBusy
@@ -91,9 +91,13 @@ func (c *carrier) mayCarry(t *broker.Talk, m proto.Message, tcp int) clc.Diagnos
 
 // ofOurListener reports whether a connection of a process of another user was accepted from a listener of our
 // programs, as workers of a server do: only a process that such a program has given the listener can have done it.
-func (s *supervisor) ofOurListener(m proto.Message, tcp int) bool {
+func (c *carrier) ofOurListener(m proto.Message, tcp int) bool {
 	netns, err := proto.NetNSOf(tcp)
-	return m.Kind == proto.KindCarried && err == nil && netns == s.Listeners.NetNS && s.Listeners.Has(m.Local) // rule: TestCarriedOutside: netns == s.Listeners.NetNS -> netns != s.Listeners.NetNS
+	l := c.s.Listeners
+	if err != nil || netns != l.NetNS { // rule: TestCarriedOutside: netns != l.NetNS -> netns == l.NetNS
+		return false
+	}
+	return m.Kind == proto.KindCarried && l.Has(m.Local)
 }
 
 // carries reports whether the operator wants connections with other hosts to leave TCP.

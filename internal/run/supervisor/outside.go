@@ -94,7 +94,7 @@ func (s *supervisor) hearOutside(t *broker.Talk, uid uint32) {
 			t.Ends = broker.EndsOf(fds[0])
 		}
 		s.Mu.Lock()
-		if !s.outsiders.over && s.hears(t, m.Kind) { // rule: TestClaimOutside: s.hears(t, m.Kind) -> true
+		if !s.outsiders.over && hears(s, t, m.Kind) { // rule: TestClaimOutside: hears(s, t, m.Kind) -> true
 			s.Answer(t, m, fds)
 		}
 		s.Mu.Unlock()
@@ -107,7 +107,7 @@ func (s *supervisor) hearOutside(t *broker.Talk, uid uint32) {
 }
 
 // hears reports whether a message may come by the door.
-func (s *supervisor) hears(t *broker.Talk, kind proto.Kind) bool {
+func hears(s *supervisor, t *broker.Talk, kind proto.Kind) bool {
 	switch kind {
 	case proto.KindBoard, proto.KindClaim, proto.KindMeet, proto.KindCarried:
 		return true
