@@ -166,6 +166,37 @@ func TestDoctorSupervisor(t *testing.T) {
 	}
 }
 
+// A program in another mount namespace, as in a container, has its supervisor at a path that leads
+// nowhere here: it is looked for in the root of the program.
+func TestDoctorElsewhere(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if os.Geteuid() != 0 || err != nil {
+		t.Skip("needs root and python3")
+	}
+	environ := runEnviron(t)
+	dir := strings.TrimPrefix(environ[len(environ)-1], "GOSMC_DIR=")
+	cmd := runCommand(t, environ, python, "-c", echoProgram)
+	inside := exec.Command("unshare", append([]string{"-m", "sh", "-c", `mount -t tmpfs -o mode=0700 tmpfs "$0" && exec "$@"`,
+		dir}, cmd.Args...)...)
+	inside.Env = cmd.Env
+	server := startTalker(t, inside)
+	line, err := server.out.ReadString('\n')
+	port, _, ok := strings.Cut(strings.TrimSpace(line), " ")
+	if err != nil || !ok {
+		t.Fatalf("the server says %q, %v", line, err)
+	}
+	for _, args := range [][]string{nil, {strconv.Itoa(inside.Process.Pid)}} {
+		r := doctorOf(t, environ, args...)
+		if bad := strings.Join(r.bad(), "\n"); strings.Contains(bad, "supervisor has ended") {
+			t.Errorf("gosmc doctor %q with a program in another mount namespace: %s", args, bad)
+		}
+		if !slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return strings.HasPrefix(f.Text, "1 program of 'gosmc run'") }) {
+			t.Errorf("gosmc doctor %q does not see the program: %+v", args, r)
+		}
+	}
+	wantOnly(t, doctorOf(t, environ, "127.0.0.1:"+port), "server: 127.0.0.1:"+port, "its run directory is", "-> start both with the same GOSMC_DIR")
+}
+
 // Servers that nobody moves are named by the step that decides.
 func TestDoctorServer(t *testing.T) {
 	environ := runEnviron(t)

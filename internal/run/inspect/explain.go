@@ -145,7 +145,7 @@ func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir s
 	case disabled(pid):
 		return "SMC is switched off for it (GOSMC_DISABLED)", ""
 	}
-	socket := procs.Supervisor(pid)
+	socket := procs.Reach(pid, procs.Supervisor(pid))
 	supervisor, err := procs.OwnerOf(socket)
 	if err != nil {
 		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again", ""

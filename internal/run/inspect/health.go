@@ -29,7 +29,7 @@ func Processes() []Process {
 	var list []Process
 	for pid, socket := range programsOfRun() {
 		p := Process{PID: pid, Command: procs.Command(pid), Dir: above(filepath.Dir(socket)),
-			Ended: !proto.Answers(socket)}
+			Ended: !proto.Answers(procs.Reach(pid, socket))} // rule: cmd/gosmc TestDoctorElsewhere
 		dir := filepath.Join(procs.Dir, strconv.Itoa(pid))
 		var st unix.Stat_t
 		if unix.Stat(dir, &st) != nil {

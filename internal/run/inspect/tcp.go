@@ -151,7 +151,8 @@ func TCPConnections() ([]TCPConnection, error) {
 			}
 		}
 		if server := serverOf(&c, peer); t.Reason.Code == clc.DiagNone && server != nil {
-			t.Ended = !proto.Answers(programs[server.PID]) // rule: cmd/gosmc TestRunMoves
+			socket := procs.Reach(server.PID, programs[server.PID])
+			t.Ended = !proto.Answers(socket) // rule: cmd/gosmc TestRunMoves
 		}
 		list = append(list, t)
 	}
