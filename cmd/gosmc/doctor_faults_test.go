@@ -87,12 +87,33 @@ var faults = []fault{
 		want: []string{"configuration: ", "99999", "-> edit "}},
 	{name: "configuration is a directory", inject: func(t *testing.T, f *faulty) { f.environ = append(f.environ, config.EnvFile+"="+t.TempDir()) },
 		want: []string{"configuration: ", "is no file of up to", "-> edit "}},
+	{name: "configuration that is not there", inject: func(t *testing.T, f *faulty) {
+		f.environ = append(f.environ, config.EnvFile+"=/nonexistent/gosmc.conf")
+	}, want: []string{"configuration: GOSMC_CONFIG names /nonexistent/gosmc.conf, which does not exist", "-> name the file"}},
+	{name: "configuration of another user", root: true, inject: func(t *testing.T, f *faulty) {
+		if _, err := exec.LookPath("setpriv"); err != nil {
+			t.Skip("needs setpriv")
+		}
+		file := filepath.Join(f.dir, "..", "gosmc.conf")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.environ = append(f.environ, config.EnvFile+"="+file)
+		f.prefix = []string{"setpriv", "--bounding-set=-all", "--inh-caps=-all", "--reuid", "65534", "--clear-groups"}
+	}, want: []string{"configuration: The configuration cannot be read by this user", "-> sudo chmod a+r "}, more: true},
 	{name: "bad variable", inject: func(t *testing.T, f *faulty) { f.environ = append(f.environ, "GOSMC_SHORT_AFTER=often") },
 		want: []string{"configuration: ", "GOSMC_SHORT_AFTER", "often"}},
 	{name: "relative run directory", inject: func(t *testing.T, f *faulty) { f.environ = append(f.environ, "GOSMC_DIR=somewhere") },
 		want: []string{"run-directory: ", "somewhere", "-> set GOSMC_DIR to an absolute path"}, more: true},
+	{name: "run directory with a long name", inject: func(t *testing.T, f *faulty) {
+		f.dir = filepath.Join(f.dir, strings.Repeat("x", 60))
+		if err := os.Mkdir(f.dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		f.environ = append(f.environ, "GOSMC_DIR="+f.dir)
+	}, want: []string{"run-directory: ", "too long for the sockets of 'gosmc run'", "-> set GOSMC_DIR to an absolute path"}},
 	{name: "run directory is a file", inject: func(t *testing.T, f *faulty) {
-		name := filepath.Join(t.TempDir(), "file")
+		name := filepath.Join(f.dir, "file")
 		if err := os.WriteFile(name, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +130,7 @@ var faults = []fault{
 		}
 	}, want: []string{"shared-memory: ", "65534"}, more: true},
 	{name: "too little memory", inject: func(t *testing.T, f *faulty) { f.configure(t, "memory 4KiB\n") },
-		want: []string{"shared-memory: Connections within this machine stay TCP: ", "not enough memory", "-> "}},
+		want: []string{"shared-memory: Connections within this machine stay TCP: ", "not enough memory", "(memory: ", "-> "}},
 	{name: "policy that refuses all", inject: func(t *testing.T, f *faulty) { f.configure(t, "program none\n") },
 		want: []string{"policy: The policy refuses all by program (program: ", "-> gosmc policy"}, more: true},
 	{name: "policy with a line that is not understood", inject: func(t *testing.T, f *faulty) { f.configure(t, "listen-port 80 none\n") },

@@ -83,7 +83,7 @@ func TestDoctorSettings(t *testing.T) {
 	}{
 		{"frobnicate yes\n", "", []string{"configuration", "frobnicate", "gosmc policy"}},
 		{"smc off\n", "", []string{"off", "SMC is switched off (smc: ", "sudo gosmc on"}},
-		{"", config.EnvDisabled + "=1", []string{"off", "$GOSMC_DISABLED"}},
+		{"", config.EnvDisabled + "=1", []string{"off", "$GOSMC_DISABLED", "-> start the program without GOSMC_DISABLED"}},
 	} {
 		if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
 			t.Fatal(err)
@@ -153,10 +153,19 @@ func TestDoctorSupervisor(t *testing.T) {
 	}
 	wantOnly(t, doctorOf(t, environ, strconv.Itoa(bare.Process.Pid)), "program: "+strconv.Itoa(bare.Process.Pid), "was not started by 'gosmc run'")
 
-	if err := unix.Kill(supervisorOf(t, socket), unix.SIGKILL); err != nil {
+	supervisor := supervisorOf(t, socket)
+	if err := unix.Kill(supervisor, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	r := doctorOf(t, environ)
+	r := doctorOf(t, environ, address)
+	if bad := strings.Join(r.bad(), "\n"); !strings.Contains(bad, "its supervisor, process "+strconv.Itoa(supervisor)+", is stopped") ||
+		!strings.Contains(bad, "-> let it go on: 'kill -CONT'") {
+		t.Errorf("with a supervisor that is stopped the findings are %q", bad)
+	}
+	if err := unix.Kill(supervisor, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r = doctorOf(t, environ)
 	if bad := strings.Join(r.bad(), "\n"); !strings.Contains(bad, "supervisor: "+serverPID+" ") || !strings.Contains(bad, "its supervisor has ended") {
 		t.Errorf("with a supervisor that was killed the findings are %q", bad)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/gosmc/smc/internal/inventory"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/run/procs"
+	"github.com/gosmc/smc/internal/rundir"
 	"github.com/gosmc/smc/internal/survey"
 	"github.com/gosmc/smc/internal/text"
 	"github.com/gosmc/smc/wire/clc"
@@ -86,6 +88,9 @@ func (r *Report) machine(ctx context.Context) {
 			r.add(Warn, "hosts", e.Path+": "+e.Text, "name the directory that programs use, or start one with it")
 			continue
 		}
+		if e.Text == rundir.ErrOff.Error() {
+			continue // which settings has told
+		}
 		r.add(Warn, "hosts", e.Path+": "+e.Text, "'ss -xlp src "+
 			inventory.CommandWord(e.Path)+"' names the process: if it was stopped, "+
 			"'kill -CONT PID'; otherwise start it again")
@@ -108,14 +113,15 @@ func (r *Report) settings() (off bool) {
 		if len(closed) > 0 {
 			note = ". Until then all is refused by " + strings.Join(closed, ", ")
 		}
-		r.add(Fail, "configuration", "Parts of the configuration are not understood, and left out: "+
-			errorText(err)+note, "edit "+config.Path()+", then: gosmc policy")
+		what, fix := notUnderstood(err)
+		r.add(Fail, "configuration", what+note, fix)
 	} else if len(closed) > 0 {
 		text := "The policy refuses all by " + strings.Join(closed, ", ")
 		r.add(Warn, "policy", text+From(closed...), "gosmc policy")
 	}
 	if s.Off {
-		r.add(Fail, "off", "SMC is switched off"+From(config.SMC), "sudo gosmc on")
+		what := "SMC is switched off" + From(config.SMC)
+		r.add(Fail, "off", what, remedyOf(what, ""))
 	}
 	for _, dir := range survey.Off(r.opts.Dir) { // rule: cmd/gosmc TestDoctorOff: survey.Off(r.opts.Dir) -> survey.Off("/nonexistent")
 		r.add(Fail, "off", "The run directory "+dir+" is switched off, as by 'gosmc off --now': new "+
@@ -124,17 +130,37 @@ func (r *Report) settings() (off bool) {
 	for _, p := range config.UnknownUsers(s.Users) { // rule: cmd/gosmc TestDoctorUnknownUser: s.Users -> nil
 		r.add(Warn, "policy", text.Printable(p.Message)+From(config.UsersWord), "gosmc config check")
 	}
+	if path := config.Path(); path != config.DefaultPath {
+		_, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) { // rule: cmd/gosmc TestDoctorFaults: fs.ErrNotExist -> fs.ErrExist
+			r.add(Warn, "configuration", config.EnvFile+" names "+path+", which does not exist: "+
+				"nothing is configured", "name the file, or make it by 'gosmc config set'")
+		}
+	}
 	if err := inspect.CheckDir(os.Geteuid()); err != nil {
-		r.add(Fail, "run-directory", errorText(err), "set GOSMC_DIR to an absolute path")
+		r.add(Fail, "run-directory", errorText(err),
+			"set GOSMC_DIR to an absolute path of up to 40 characters")
 	}
 	if obstacle := r.opts.Obstacle; obstacle != "" {
-		r.add(Fail, "process", "'gosmc run' can do nothing here: "+obstacle, "")
+		r.add(Fail, "process", "'gosmc run' can do nothing here: "+obstacle,
+			"start programs where this is not so; "+
+				"'gosmc run' starts them with TCP here")
 	}
 	if !s.Off && err == nil {
 		r.add(OK, "configuration", "SMC is on"+From(config.SMC, config.Program, config.ListenPort,
 			config.ListenAddress, config.ConnectPort, config.ConnectAddress), "")
 	}
 	return s.Off
+}
+
+// notUnderstood says what is wrong with the configuration, and the remedy.
+func notUnderstood(err error) (what, fix string) {
+	if errors.Is(err, fs.ErrPermission) { // rule: cmd/gosmc TestDoctorFaults: fs.ErrPermission -> fs.ErrExist
+		return "The configuration cannot be read by this user, and is left out: " + errorText(err),
+			"sudo chmod a+r " + inventory.CommandWord(config.Path())
+	}
+	return "Parts of the configuration are not understood, and left out: " + errorText(err),
+		"edit " + config.Path() + ", then: gosmc policy"
 }
 
 // rdma checks the RDMA devices of the kernel that the configuration names. Others are no matter.
@@ -266,8 +292,7 @@ func (r *Report) program(ctx context.Context, pid int) error {
 	case err != nil:
 		return fmt.Errorf("process %d cannot be looked at: %w", pid, err)
 	case why != "":
-		r.add(Fail, "program", fmt.Sprintf("%d: %s", pid, why),
-			"start it by 'gosmc run PROGRAM'; a service by 'gosmc service enable NAME'")
+		r.add(Fail, "program", fmt.Sprintf("%d: %s", pid, why), remedyOf(why, ""))
 		return nil
 	}
 	r.settings()
@@ -281,8 +306,8 @@ func (r *Report) program(ctx context.Context, pid int) error {
 func (r *Report) server(ctx context.Context) error {
 	s, err := config.Load()
 	if err != nil {
-		r.add(Fail, "configuration", "Parts of the configuration are not understood, and left out: "+
-			errorText(err), "edit "+config.Path())
+		what, fix := notUnderstood(err)
+		r.add(Fail, "configuration", what, fix)
 	}
 	e, err := Explain(ctx, r.Subject, "", nil, os.Geteuid(), &s, r.opts.Obstacle)
 	if err != nil {
@@ -323,6 +348,9 @@ func sameServer(a, b string) bool {
 		(one.Addr().Unmap() == other.Addr().Unmap() || one.Addr().IsUnspecified())
 }
 
+// withoutDisabled is the remedy where the environment switches SMC off, which 'gosmc on' does not change.
+const withoutDisabled = "start the program without " + config.EnvDisabled + " in its environment"
+
 // remedyOf is the remedy for the step of an explanation that decides for TCP.
 func remedyOf(what, server string) string {
 	for _, r := range []struct{ in, fix string }{
@@ -333,10 +361,14 @@ func remedyOf(what, server string) string {
 			"PROGRAM; or an agent, which introduces users: sudo systemctl enable --now gosmc-agent"},
 		{"the policy of users here", "gosmc policy add users NAME"},
 		{"it is a Go program", "a Go program: 'gosmc go build' compiles it so that it uses SMC; docs/go.md"},
+		{"it is statically linked", "if it is a Go program: 'gosmc go build' compiles it so that it " +
+			"uses SMC; others have to be linked dynamically"},
 		{"library cannot be loaded", "docs/run.md has the programs that can be moved"},
 		{"was not started by 'gosmc run'", "start it by 'gosmc run PROGRAM'; a service by 'gosmc service " +
 			"enable NAME'"},
 		{"its supervisor has ended", "start the server again"},
+		{"is stopped: connections wait", "let it go on: 'kill -CONT', with the number of the process"},
+		{config.EnvDisabled, withoutDisabled},
 		{"out of use", "sudo gosmc on"},
 		{"switched off", "sudo gosmc on"},
 		{"its run directory is", "start both with the same GOSMC_DIR"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 
+	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/host"
 	"github.com/gosmc/smc/internal/port"
@@ -20,7 +21,7 @@ func checkSelf(ctx context.Context, r *Report) {
 	mode, reason, err := dialSelf(ctx)
 	if err == nil && mode == conn.ModeTCP && reason.Code == clc.DiagMemory { // rule: cmd/gosmc TestDoctorFaults: reason.Code == -> reason.Code == 1+
 		r.add(Fail, "shared-memory", "Connections within this machine stay TCP: "+reason.Sentence+" "+
-			reason.Cause, reason.Advice)
+			reason.Cause+From(config.Memory), reason.Advice)
 	}
 }
 

@@ -38,7 +38,15 @@ type Server struct {
 
 // CheckDir returns an error if the environment of this process names a run directory that programs
 // of a user cannot have.
-func CheckDir(uid int) error { return rundir.CheckPath(rundir.DefaultOf(uid)) }
+func CheckDir(uid int) error {
+	dir := rundir.DefaultOf(uid)
+	const socket = "/.new-0123456789abcdef" // of a supervisor
+	n := len(rundir.SupervisorsOf(dir, uid)) + len(socket)
+	if n >= len(unix.RawSockaddrUnix{}.Path) { // rule: cmd/gosmc TestDoctorFaults: n >= -> n < 0 && n >=
+		return fmt.Errorf("the name of the run directory is too long for the sockets of 'gosmc run': %s", dir)
+	}
+	return rundir.CheckPath(dir)
+}
 
 // Look looks at a server, from the network namespace of the calling thread and for programs of a
 // user with the environment of this process. The error says why not all could be found out.
@@ -113,6 +121,11 @@ func unusable(socket string, socketOf uint32, uid int) (why, apart string) {
 	if !proto.Answers(socket) {
 		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again", ""
 	}
+	pid, err := procs.OwnerOf(socket)
+	if err == nil && procs.Stopped(pid) { // rule: cmd/gosmc TestDoctorSupervisor: procs.Stopped(pid) -> false
+		return fmt.Sprintf("its supervisor, process %d, is stopped: connections wait for it, and may be TCP",
+			pid), ""
+	}
 	return "", ""
 }
 
@@ -168,7 +181,7 @@ func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir s
 		apart = "its supervisor is in another network namespace"
 		return apart + ": start the server by a 'gosmc run' in this one", apart
 	}
-	return "its listener is not announced: another program of 'gosmc run' had the port first, a process without the library has accepted connections there, or the supervisor has too many listeners", ""
+	return "its listener is not announced: another program of 'gosmc run' had the port first, a process without the library has accepted connections there, it has an option such as SO_ZEROCOPY or SO_TIMESTAMP, or the supervisor has too many listeners", ""
 }
 
 // visible reports whether a process may be looked at.

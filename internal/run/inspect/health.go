@@ -70,7 +70,7 @@ func WhyNotRun(pid int) (string, error) {
 		return "", nil
 	}
 	if why := Obstacle(filepath.Join(dir, "exe")); why != "" {
-		return "it was not started by 'gosmc run', which could do nothing for it: " + why, nil
+		return "the library cannot be loaded into it: " + why, nil
 	}
 	return "it was not started by 'gosmc run'", nil
 }

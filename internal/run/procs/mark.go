@@ -96,6 +96,17 @@ func Variable(pid int, name string) string {
 	return Lookup(strings.Split(string(environ), "\x00"), name)
 }
 
+// Stopped reports whether a process is stopped, as by SIGSTOP or a debugger.
+func Stopped(pid int) bool {
+	stat, err := ReadFile(filepath.Join(Dir, strconv.Itoa(pid)), "stat")
+	if err != nil {
+		return false
+	}
+	// The name, in brackets, may have blanks and brackets in it.
+	state := strings.TrimSpace(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t")
+}
+
 // OwnerOf returns the process that listens at a supervisor's socket.
 func OwnerOf(socket string) (pid int, err error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
