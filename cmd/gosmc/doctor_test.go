@@ -116,6 +116,14 @@ func TestDoctorOff(t *testing.T) {
 	if bad := r.bad(); len(bad) == 0 || !strings.Contains(bad[0], "The run directory "+dir+" is switched off") || !strings.HasSuffix(bad[0], "-> sudo gosmc on") {
 		t.Errorf("the findings are %+v", r)
 	}
+	if all := strings.Join(r.bad(), "\n"); strings.Contains(all, "kill -CONT") {
+		t.Errorf("of a directory that is switched off, doctor says that a process is stopped: %s", all)
+	}
+	ss := exec.Command(os.Args[0], "ss", "--dir", dir)
+	ss.Env = environ
+	if out, _ := ss.CombinedOutput(); !strings.Contains(string(out), "'gosmc on' switches it on") {
+		t.Errorf("gosmc ss of a directory that is switched off prints %s", out)
+	}
 	if got := survey.Switch(dir, false); len(got) != 1 || got[0].Error != "" {
 		t.Errorf("switching on: %+v", got)
 	}

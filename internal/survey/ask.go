@@ -19,6 +19,7 @@ import (
 
 	"github.com/gosmc/smc/internal/control"
 	"github.com/gosmc/smc/internal/rendezvous"
+	"github.com/gosmc/smc/internal/rundir"
 )
 
 // Bounds of a survey. Users make as many run directories, and hosts in them, as they like.
@@ -84,6 +85,10 @@ func (a *Answers) complain(dir string, errs []error) {
 		e, ok := errors.AsType[*control.Error](err)
 		if errors.Is(err, fs.ErrPermission) {
 			a.Denied++
+			continue
+		}
+		if errors.Is(err, syscall.ENOTDIR) && rundir.IsOff(dir) { // rule: cmd/gosmc TestDoctorOff: rundir.IsOff(dir) -> false
+			a.Errors = append(a.Errors, Error{dir, rundir.ErrOff.Error()})
 			continue
 		}
 		switch told++; {

@@ -39,8 +39,8 @@ func Switch(dir string, off bool) []Switched {
 	var list []Switched
 	for _, dir := range dirs {
 		s := switchOne(dir, off)
-		if s.Error == "" && !s.Changed && rundir.IsOff(dir) != off {
-			continue // nobody uses it
+		if s.Error == "" && !s.Changed && !(off && rundir.IsOff(dir)) {
+			continue // nobody uses it, or it was on
 		}
 		list = append(list, s)
 	}
