@@ -11,6 +11,7 @@ import (
 
 	"github.com/gosmc/smc/internal/doctor"
 	"github.com/gosmc/smc/internal/measure"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 // A doctorReport is the output of doctor --json.
@@ -63,6 +64,9 @@ another user at its own.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if serve {
+				if err := usage.CheckListen(cmd.Context(), args[0]); err != nil {
+					return err
+				}
 				return serveDoctor(cmd, args[0], asJSON || fixes || echo || dir != "")
 			}
 			o := doctor.Options{Dir: dir, Obstacle: ownObstacle(), Echo: echo, Version: measure.ModuleVersion()}

@@ -231,6 +231,7 @@ func TestDoctorServer(t *testing.T) {
 	}{
 		{[]string{"nowhere"}, exitFailure, "no process of the service nowhere.service runs here"},
 		{[]string{"no:where:1"}, exitUsage, "want HOST:PORT"},
+		{[]string{"--serve", "7000"}, exitUsage, "want HOST:PORT or :PORT"},
 		{[]string{"1", "2"}, exitUsage, `takes one HOST:PORT, PID or SERVICE`}, {[]string{"999999999"}, exitFailure, "there is no process"}, {[]string{"-1"}, exitUsage, "no flag -1"},
 	} {
 		if got := gosmc(t, "", append([]string{"doctor"}, tt.args...)...); got.code != tt.code || !strings.Contains(got.stderr, tt.text) {

@@ -67,6 +67,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	cmd, err := root.ExecuteContextC(ctx)
 	if askUnknown { // no help exists, which a script has to notice
 		err = usage.UnknownVerb(root, root.Flags().Arg(0))
+	} else if err != nil && cmd == root {
+		err = usage.VerbError(root, args, err)
 	}
 	if err == nil {
 		err = out.Failure() // of help, which does not look

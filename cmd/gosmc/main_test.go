@@ -375,6 +375,9 @@ func TestVerbFirst(t *testing.T) {
 		t.Errorf("gosmc -json reason = %+v", got)
 	}
 	const order = "flags of a verb come behind it: gosmc VERB [flags]"
+	if got := gosmc(t, "", "netstat", "-tlnp"); got.code != exitUsage || !strings.Contains(got.stderr, `unknown verb "netstat"`) {
+		t.Errorf("gosmc netstat -tlnp = %+v", got)
+	}
 	if got := gosmc(t, "", "--frob", "ss"); got.code != exitUsage || !strings.Contains(got.stderr, order) {
 		t.Errorf("gosmc --frob ss = %+v, want %q", got, order)
 	}

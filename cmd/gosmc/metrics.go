@@ -22,6 +22,7 @@ import (
 	"github.com/gosmc/smc/internal/port"
 	"github.com/gosmc/smc/internal/run/inspect"
 	"github.com/gosmc/smc/internal/survey"
+	"github.com/gosmc/smc/internal/usage"
 )
 
 // A metricsReport is the output of metrics --json.
@@ -177,10 +178,8 @@ func textfileError(err error) error {
 
 // listenMetrics opens the socket for metrics.
 func listenMetrics(ctx context.Context, address string) (net.Listener, error) {
-	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
-		return nil, usagef("address %q: want HOST:PORT or :PORT", address)
-	} else if _, err := net.DefaultResolver.LookupPort(ctx, "tcp", port); err != nil {
-		return nil, usagef("address %q: want a port from 0 to 65535, or the name of a service", address)
+	if err := usage.CheckListen(ctx, address); err != nil {
+		return nil, err
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"cmp"
+	"context"
 	"net"
 	"net/url"
 	"strconv"
@@ -81,3 +82,13 @@ func meant(addr string) string {
 }
 
 func isNumber(s string) bool { return strings.Trim(s, "0123456789") == "" }
+
+// CheckListen checks an address to listen on, which has to have a port.
+func CheckListen(ctx context.Context, address string) error {
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		return exit.Usagef("address %q: want HOST:PORT or :PORT", address)
+	} else if _, err := net.DefaultResolver.LookupPort(ctx, "tcp", port); err != nil {
+		return exit.Usagef("address %q: want a port from 0 to 65535, or the name of a service", address)
+	}
+	return nil
+}

@@ -98,6 +98,15 @@ func UnknownVerb(root *cobra.Command, verb string) error {
 	return exit.Usagef("unknown verb %q: 'gosmc --help' lists those that there are", verb)
 }
 
+// VerbError is the error for arguments that gosmc itself does not take. Flags behind a verb that is not
+// there are not what is wrong.
+func VerbError(root *cobra.Command, args []string, err error) error {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		return err
+	}
+	return UnknownVerb(root, args[0])
+}
+
 // UnknownCommand is the error for a command that a verb does not have. It names those that it has.
 func UnknownCommand(cmd *cobra.Command, word string) error {
 	var names []string

@@ -100,7 +100,7 @@ var FlagHabits = map[string]map[string]string{
 		"-C": "tcpdump -C SIZE -W COUNT -w FILE captures to files in turn; gosmc dump reads them",
 		"-W": "tcpdump -C SIZE -W COUNT -w FILE captures to files in turn; gosmc dump reads them",
 		"-o": "-v shows all fields; gosmc dump has no preferences",
-		"-t": "times are seconds since the first packet; --json has the date",
+		"-t": "--time absolute has the date, --time delta the time since the line before",
 		"-p": "it is so unless --promiscuous is given",
 		"-d": "ports with SMC are found by themselves",
 		"-l": "each line is written at once",

@@ -21,7 +21,8 @@ var nextSteps = []struct {
 	{syscall.EHOSTUNREACH, "there is no way to the address: 'ip route get ADDRESS' shows it"},
 	{syscall.ENETUNREACH, "there is no way to the address: 'ip route get ADDRESS' shows it"},
 	{exec.ErrNotFound, "give the path of the program, or install it"},
-	{syscall.ENOEXEC, "the file is no program, or one of another machine: 'file PATH' says which"},
+	{syscall.ENOEXEC, "the file is no program, or one of another machine: 'file PATH' says which; " +
+		"a script needs '#!/bin/sh' as its first line"},
 	{syscall.EMFILE, "raise the limit on open files: 'ulimit -n'"},
 	{syscall.ENOSPC, "make room: 'df' shows where there is none"},
 	{syscall.EROFS, "name a place that can be written to"},
@@ -41,6 +42,12 @@ func NextStep(err error) string {
 			return "give the number of the port, or a name of /etc/services"
 		}
 		return "give an address, or look the name up: 'getent hosts NAME'"
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok && errors.Is(err, os.ErrPermission) {
+		if e.Op == "listen" { // rule: cmd/gosmc TestNextSteps
+			return "ports below 'sysctl net.ipv4.ip_unprivileged_port_start' take root"
+		}
+		return "a firewall of this machine may forbid it: 'nft list ruleset' shows it"
 	}
 	for _, s := range nextSteps {
 		if errors.Is(err, s.err) {
