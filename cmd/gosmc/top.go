@@ -33,7 +33,7 @@ mode, bytes and new connections for each second, writes that found a full buffer
 connections that are TCP. Numbers that nobody counts are n/a. A service lacks the last bytes of connections that have ended since the last look.
 Connections that begin and end between two looks are not seen.
 
-On a terminal the view stays in place. Keys choose the order: b bytes, c connections, n new connections, t TCP, f full
+On a terminal, unless TERM is dumb or not set, the view stays in place. Keys choose the order: b bytes, c connections, n new connections, t TCP, f full
 buffers, w wakeups. p shows programs in place of services, where each end of a connection counts; s shows services; q ends. After /
 a FILTER can be typed. Ctrl-Z stops, and fg goes on.
 In a pipe each interval is a table, or with --json an object on a line.

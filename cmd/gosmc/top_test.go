@@ -75,6 +75,7 @@ type testTerminal struct {
 
 func newTestTerminal(t *testing.T) *testTerminal {
 	t.Helper()
+	t.Setenv("TERM", "xterm")
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("needs a terminal: %v", err)
@@ -146,6 +147,29 @@ func (tty *testTerminal) types(keys, want string) {
 		case <-timeout:
 			tty.t.Fatalf("the terminal has no %q: %q", want, tty.seen)
 		}
+	}
+}
+
+// TestTopDumb has a terminal that cannot move its cursor get tables, as a pipe does.
+func TestTopDumb(t *testing.T) {
+	tty := newTestTerminal(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "top", "--once", "-d", "100ms", "--dir", t.TempDir())
+	cmd.Env = append(runEnviron(t), "TERM=dumb")
+	tty.start(cmd)
+	var first string
+	for !strings.Contains(first, "\n") {
+		select {
+		case s := <-tty.shown:
+			first += s
+		case <-time.After(testTimeout):
+			t.Fatalf("the terminal has %q", first)
+		}
+	}
+	if !strings.HasPrefix(first, "Port  Server") {
+		t.Errorf("gosmc top on a dumb terminal shows %q", first)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("gosmc top ends with %v", err)
 	}
 }
 

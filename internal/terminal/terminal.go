@@ -40,6 +40,13 @@ func (o *Output) Failure() error {
 	return *err
 }
 
+// Moves reports whether v is a terminal on which a view can stay in place: TERM names one, and no dumb
+// one.
+func Moves(v any) bool {
+	name := os.Getenv("TERM")
+	return name != "" && name != "dumb" && Is(v) // rule: cmd/gosmc TestTopDumb: name != "dumb" -> true
+}
+
 // Is reports whether v, a stream of a command, is a terminal.
 func Is(v any) bool {
 	if o, ok := v.(*Output); ok {

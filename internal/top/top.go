@@ -114,13 +114,13 @@ func rate(r *float64) float64 {
 const firstView = time.Second
 
 // Run shows views on out until ctx ends, a key ends it, or there were Count of them. Where out and in
-// are terminals, it takes the terminal over, unless it writes JSON. Elsewhere a place that does not
-// exist is an error.
+// are terminals, it takes the terminal over, unless it writes JSON or the terminal is a dumb one.
+// Elsewhere a place that does not exist is an error.
 func (v *View) Run(ctx context.Context, out io.Writer, in io.Reader) error {
 	var term *screen
 	var keys <-chan byte
 	var signals <-chan os.Signal
-	if in, ok := in.(*os.File); ok && !v.JSON && !v.Plain && terminal.Is(out) && terminal.Is(in) {
+	if in, ok := in.(*os.File); ok && !v.JSON && !v.Plain && terminal.Moves(out) && terminal.Is(in) {
 		var err error
 		if term, err = newScreen(out, in); err != nil {
 			return err
