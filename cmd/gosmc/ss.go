@@ -216,7 +216,7 @@ func (f *ssFlags) show(cmd *cobra.Command, watched bool) error {
 const unannounced = "clients connect by TCP: see 'gosmc run --explain'"
 
 // bareClients is said of a listener to which clients have come that do not use gosmc.
-const bareClients = "%d connections so far came from programs without gosmc: 'gosmc ss --why' names those that are there"
+const bareClients = "connections from programs without gosmc so far: %d; 'gosmc ss --why' names those that are there"
 
 // kernelMark marks sockets of the kernel's SMC.
 func kernelMark(source string) string {

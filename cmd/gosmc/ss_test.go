@@ -183,7 +183,7 @@ func TestSSBare(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(b.String(), "\n")
-	if !strings.Contains(lines[1], "7 connections so far came from programs without gosmc: 'gosmc ss --why'") || !strings.Contains(lines[2], unannounced) {
+	if !strings.Contains(lines[1], "connections from programs without gosmc so far: 7; 'gosmc ss --why'") || !strings.Contains(lines[2], unannounced) {
 		t.Errorf("the table is\n%s", b.String())
 	}
 }

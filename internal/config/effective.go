@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -110,7 +111,9 @@ type Problem struct {
 // Problems returns all that is wrong with a file, in the order of its lines. A file that cannot be
 // read is an error, also one that is not there.
 func Problems(path string) ([]Problem, error) {
-	if _, err := os.Stat(path); err != nil {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: all is as 'gosmc config show --effective' shows", err)
+	} else if err != nil {
 		return nil, err
 	}
 	f, err := Read(path)
