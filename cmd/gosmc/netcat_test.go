@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -422,6 +423,13 @@ func TestNextSteps(t *testing.T) {
 	}
 	if got := gosmc(t, "", "run", "gosmc-no-such-program"); !strings.Contains(got.stderr, "\nNext: give the path of the program") {
 		t.Errorf("gosmc run of no program = %+v", got)
+	}
+	for _, tt := range []struct{ op, network, want string }{
+		{"listen", "tcp", "ip_unprivileged_port_start"}, {"dial", "tcp", "a firewall"}, {"dial", "unix", "it takes root"},
+	} {
+		if got := usage.NextStep(&net.OpError{Op: tt.op, Net: tt.network, Err: syscall.EACCES}); !strings.Contains(got, tt.want) {
+			t.Errorf("next step of a refused %s of %s: %q", tt.op, tt.network, got)
+		}
 	}
 	if got := gosmc(t, "", "reason", "nonsense"); strings.Contains(got.stderr, "Next:") {
 		t.Errorf("gosmc reason nonsense = %+v", got)

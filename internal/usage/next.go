@@ -43,8 +43,9 @@ func NextStep(err error) string {
 		}
 		return "give an address, or look the name up: 'getent hosts NAME'"
 	}
-	if e, ok := errors.AsType[*net.OpError](err); ok && errors.Is(err, os.ErrPermission) {
-		if e.Op == "listen" { // rule: cmd/gosmc TestNextSteps
+	e, ok := errors.AsType[*net.OpError](err)
+	if ok && e.Net == "tcp" && errors.Is(err, os.ErrPermission) { // rule: cmd/gosmc TestNextSteps
+		if e.Op == "listen" { // rule: cmd/gosmc TestNextSteps: "listen" -> ""
 			return "ports below 'sysctl net.ipv4.ip_unprivileged_port_start' take root"
 		}
 		return "a firewall of this machine may forbid it: 'nft list ruleset' shows it"

@@ -28,8 +28,9 @@ type Process struct {
 func Processes() []Process {
 	var list []Process
 	for pid, socket := range programsOfRun() {
+		path := procs.Reach(pid, socket) // rule: cmd/gosmc TestDoctorElsewhere: procs.Reach(pid, socket) -> socket
 		p := Process{PID: pid, Command: procs.Command(pid), Dir: above(filepath.Dir(socket)),
-			Ended: !proto.Answers(procs.Reach(pid, socket))} // rule: cmd/gosmc TestDoctorElsewhere
+			Ended: !proto.Answers(path)}
 		dir := filepath.Join(procs.Dir, strconv.Itoa(pid))
 		var st unix.Stat_t
 		if unix.Stat(dir, &st) != nil {
