@@ -49,19 +49,6 @@ func Supervisor(pid int) string {
 	return Variable(pid, proto.EnvSocket) // the library could not open the mark, or was told to do nothing
 }
 
-// Reach returns the path by which this process reaches the socket of a supervisor. Where the directory
-// has another name here, as in front of a container, it is the one in the root of the served process.
-func Reach(pid int, socket string) string {
-	if _, err := os.Lstat(socket); err == nil {
-		return socket
-	}
-	inside := filepath.Join(Dir, strconv.Itoa(pid), "root", socket)
-	if _, err := os.Lstat(inside); err == nil {
-		return inside
-	}
-	return socket
-}
-
 // Loaded reports whether our library is in the memory map of a process.
 func Loaded(maps []byte) bool { return strings.Contains(string(maps), "/libgosmc-") }
 
