@@ -129,12 +129,22 @@ static int moved(int listener, int fd, int flags, const struct address *peer)
 	bool paired;
 	bool carried;
 
-	if (fd < 0 || !settings.on || guard_on() || birth_is_tcp(listener))
+	if (fd < 0 || !settings.on || guard_on())
 		return fd;
+	if (birth_is_tcp(listener)) {
+		if (hosts_both(fd)) /* it had asked when it listened for the first time */
+			end_untaken(fd);
+		return fd;
+	}
 	marked = letter_marked(fd);
 	paired = !marked && reach_paired(fd);
-	carried = hosts_some() && address_of(fd, false, &id.local, &id.ipv6) && address_of(fd, true, &id.peer, &six) &&
-		  (hosts_peer(&id.peer, id.local.port) || (!paired && hosts_both(fd)));
+	carried = hosts_some() && address_of(fd, false, &id.local, &id.ipv6);
+	/* A peer that has reset the connection already has no address any more. What it has sent before can be read, and may be a Proposal. */
+	if (carried && !address_of(fd, true, &id.peer, &six)) {
+		end_untaken(fd);
+		return fd;
+	}
+	carried = carried && (hosts_peer(&id.peer, id.local.port) || (!paired && hosts_both(fd)));
 	if (!marked && !paired && !carried && !board_waiting()) {
 		bare_count(listener, fd, peer);
 		return fd;

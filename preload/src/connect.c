@@ -598,8 +598,11 @@ static void reach_answer(struct attempt *a)
 static bool fetch(struct attempt *a, int fd, enum kind kind)
 {
 	struct message m;
+	int64_t begin = supervisor_clock();
 	long spare;
 
+	if (kind == KIND_CARRY && supervisor_slow())
+		return false;
 	a->kind = kind;
 	a->sock = supervisor_open(settings.socket);
 	/* An end for which there is no descriptor would be lost, so one is kept free. */
@@ -611,6 +614,7 @@ static bool fetch(struct attempt *a, int fd, enum kind kind)
 	if (spare >= 0 && supervisor_send(a->sock, &m, fd))
 		reach_answer(a);
 	if (a->end < 0) {
+		supervisor_asked(begin);
 		if (a->sock >= 0)
 			SYS(close, a->sock);
 		if (a->memory >= 0)
@@ -670,8 +674,8 @@ void connect_settle(int fd)
 
 	if (!end_settling(fd))
 		return;
-	state = birth_may_swap(fd) ? hosts_state(fd) : HOSTS_TCP;
-	if (state == HOSTS_FRESH && !birth_told(fd) && address_of(fd, true, &a.id.peer, &six))
+	state = hosts_state(fd);
+	if (state == HOSTS_FRESH && birth_may_swap(fd) && !birth_told(fd) && address_of(fd, true, &a.id.peer, &six))
 		(void)carry_end(&a, fd);
 	if (state == HOSTS_CONNECTING) {
 		end_pending(fd);
@@ -716,7 +720,7 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 		r = next.connect(fd, sa, len);
 		error = errno;
 		if (asked || carry) {
-			if (r == 0 || error == EINPROGRESS)
+			if (r == 0 || error == EINPROGRESS || error == EINTR)
 				carry = !(asked && reach_end(&a, fd)) && carry && !carry_end(&a, fd) && hosts_state(fd) == HOSTS_CONNECTING;
 			else {
 				/* The next attempt may be at another server. */
@@ -726,7 +730,7 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 					hosts_withdraw(fd);
 			}
 			end_connecting(fd, false);
-			if (carry && r != 0 && error == EINPROGRESS)
+			if (carry && r != 0 && (error == EINPROGRESS || error == EINTR))
 				end_pending(fd);
 			else if (hosts_some())
 				hosts_stays(fd); /* unless it is an end now */

@@ -415,6 +415,14 @@ bool end_dup(int fd, int to)
 	end_drop(to);
 	epoll_dup(fd, to);
 	guard_copy(fd, to);
+	if (!e && fd >= 0 && fd < ENDS) { /* whichever is used first looks */
+		uint32_t state = __atomic_load_n(&ends[fd].connecting, __ATOMIC_RELAXED);
+
+		if (state == PENDING)
+			end_pending(to);
+		else if (state == UNTAKEN)
+			end_untaken(to);
+	}
 	if (!e)
 		return true;
 	if (is_standard(to)) {

@@ -172,6 +172,23 @@ static size_t first(const uint8_t *b, size_t n)
 	return b[4] == CLC_PROPOSAL && len >= PROPOSAL_LEAST && len <= PROPOSAL_MOST ? len : 0;
 }
 
+/* failed says whether a connection has ended by an error, which the program is to hear of: to receive or to send would take it away. */
+static bool failed(int fd)
+{
+	struct pollfd p = {.fd = fd};
+	struct timespec now = {0};
+
+	return SYS(ppoll, &p, 1, &now, NULL, 0) == 1 && (p.revents & POLLERR);
+}
+
+/* over says whether one has, with nothing to read before. */
+static bool over(int fd)
+{
+	int have = 0;
+
+	return failed(fd) && SYS(ioctl, fd, FIONREAD, &have) == 0 && have == 0;
+}
+
 /* decline sends a Decline: RFC 7609 p.105, SMCv2 p.78. A client that has heard of the program has found out. */
 static void decline(int fd, unsigned version)
 {
@@ -182,7 +199,7 @@ static void decline(int fd, unsigned version)
 
 	if (SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, info, &len) == 0)
 		memcpy(&sent, info + DATA_SEGMENTS_OUT, sizeof(sent));
-	if (sent)
+	if (sent || failed(fd))
 		return;
 	memcpy(b, smcr, sizeof(smcr));
 	memcpy(b + n - sizeof(smcr), smcr, sizeof(smcr));
@@ -229,7 +246,7 @@ void hosts_decline(int fd)
 		return;
 	for (int i = 0; i < PROPOSAL_TURNS; i++) {
 		struct timespec pause = {.tv_nsec = MSEC};
-		long n = SYS(recvfrom, fd, b, sizeof(b), MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
+		long n = over(fd) ? 0 : SYS(recvfrom, fd, b, sizeof(b), MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
 
 		if (n == -EAGAIN && !waited) {
 			waited = true;

@@ -210,6 +210,9 @@ func speaksCLC(tcp *net.TCPConn, p *pair) (speaks bool, err error) {
 		}
 	}()
 	waitErr := raw.Read(func(fd uintptr) bool {
+		if failed(fd) {
+			return true // by a reset, which is the program's to hear of
+		}
 		var b [firstBytes]byte
 		n, _, peekErr := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		if peekErr == unix.EAGAIN || peekErr == unix.EINTR {
@@ -238,4 +241,14 @@ func ended(fd uintptr) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n == 1
+}
+
+// failed reports whether a socket has an error, with nothing to read before it. To read would take it away.
+func failed(fd uintptr) bool {
+	p := []unix.PollFd{{Fd: int32(fd)}}
+	if n, err := unix.Poll(p, 0); err != nil || n != 1 || p[0].Revents&unix.POLLERR == 0 {
+		return false
+	}
+	n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+	return err == nil && n == 0
 }

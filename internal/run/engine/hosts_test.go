@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -21,6 +22,7 @@ import (
 	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/host"
+	"github.com/gosmc/smc/internal/option"
 	"github.com/gosmc/smc/internal/smctest"
 )
 
@@ -577,4 +579,142 @@ func TestHostsPush(t *testing.T) {
 		}
 	}
 	l.want(0, "SMC-R", 2)
+}
+
+// asks has a socket ask for TCP option 254.
+func asks(_, _ string, c syscall.RawConn) (err error) {
+	if controlErr := c.Control(func(fd uintptr) { err = option.Ask(fd) }); controlErr != nil {
+		return controlErr
+	}
+	return err
+}
+
+// optionLab is a lab in which TCP option 254 says who speaks SMC-R.
+func optionLab(t *testing.T) *lab {
+	t.Helper()
+	withOption(t)
+	l := newLab(t)
+	name, value := smctest.LibraryOption()
+	for end := range l.env {
+		l.env[end] = []string{"GOSMC_SMCR_PEERS=", name + "=" + value}
+	}
+	return l
+}
+
+// scripted is a connection of a client with TCP option 254 that does what the test says.
+func (l *lab) scripted() *net.TCPConn {
+	l.t.Helper()
+	var c net.Conn
+	var err error
+	d := net.Dialer{Control: asks, Timeout: waitMost}
+	d.SetMultipathTCP(false)
+	l.cables.Visit(1, func() { c, err = d.Dial("tcp", l.addr(0).String()) })
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return c.(*net.TCPConn)
+}
+
+// TestHostsResetFirst has a client reset the connection before it has sent anything, or when it has sent a
+// Proposal to a server that has not accepted yet: the program hears of the reset, and of nothing else.
+func TestHostsResetFirst(t *testing.T) {
+	l := optionLab(t)
+	s := l.serve()
+	hears := func(when string) {
+		t.Helper()
+		if got := s.hear("nothing"); got[0] != strconv.Itoa(int(syscall.ECONNRESET)) {
+			t.Errorf("%s: the server has error %s, want %d", when, got[0], syscall.ECONNRESET)
+		}
+	}
+	resets := func(when string) {
+		t.Helper()
+		c := l.scripted()
+		time.Sleep(300 * time.Millisecond) // an engine waits for a word of it
+		reset(c)
+		hears(when)
+	}
+	resets("with an engine")
+	proposal := make([]byte, 52)
+	copy(proposal, "\xe2\xd4\xc3\xd9\x01\x00\x34\x10")
+	copy(proposal[48:], "\xe2\xd4\xc3\xd9")
+	s.cmd.Process.Signal(syscall.SIGSTOP)
+	for _, b := range [][]byte{nil, proposal} {
+		c := l.scripted()
+		c.Write(b)
+		time.Sleep(100 * time.Millisecond)
+		reset(c)
+	}
+	time.Sleep(100 * time.Millisecond)
+	s.cmd.Process.Signal(syscall.SIGCONT)
+	hears("before accept")
+	hears("before accept, after a Proposal")
+	for _, pid := range processesOf(t, "run-supervise", l.dirs[0]) {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	resets("with no supervisor")
+}
+
+// slowly starts a client at end 1, whose connect is under way for a second or more, as its first SYN is lost.
+func (l *lab) slowly(how string) *program {
+	l.t.Helper()
+	client := l.run(1, "later", l.addr(0), how, "1000") // it connects a second after its word
+	client.hear("here")
+	l.cables.IP(0, "link set cable0 down")
+	time.Sleep(1500 * time.Millisecond)
+	l.cables.IP(0, "link set cable0 up")
+	return client
+}
+
+// TestHostsInterrupted has a signal interrupt connect, which goes on: its connection is SMC-R as others are.
+func TestHostsInterrupted(t *testing.T) {
+	l := optionLab(t)
+	l.serve()
+	l.slowly("signal").hear("done")
+	l.want(0, "SMC-R", 1)
+}
+
+// TestHostsCopied has a client copy a descriptor while connect is under way: that stays TCP, and the server,
+// which expects CLC, is told so before anything else.
+func TestHostsCopied(t *testing.T) {
+	l := optionLab(t)
+	var listener net.Listener
+	var err error
+	config := net.ListenConfig{Control: asks}
+	config.SetMultipathTCP(false)
+	l.cables.Visit(0, func() { listener, err = config.Listen(t.Context(), "tcp", l.addr(0).String()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	l.slowly("copy")
+	listener.(*net.TCPListener).SetDeadline(time.Now().Add(waitMost))
+	c, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const decline = 28
+	b := make([]byte, decline+1)
+	c.SetDeadline(time.Now().Add(waitMost))
+	if _, err := io.ReadFull(c, b); err != nil || string(b[:5]) != "\xe2\xd4\xc3\xd9\x04" || b[decline] != 'h' {
+		t.Errorf("the server receives %x, %v, want a Decline and h", b, err)
+	}
+}
+
+// TestHostsStopped has a client whose supervisor is stopped: it waits for that once, and not with each
+// connection.
+func TestHostsStopped(t *testing.T) {
+	l := optionLab(t)
+	l.serve()
+	client := l.run(1, "laters", l.addr(0), "waits", "6")
+	client.hear("here")
+	began := time.Now()
+	for _, pid := range processesOf(t, "run-supervise", l.dirs[1]) {
+		syscall.Kill(pid, syscall.SIGSTOP)
+		defer syscall.Kill(pid, syscall.SIGKILL)
+	}
+	client.hear("done")
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("6 connections have taken %v", took)
+	}
 }

@@ -16,6 +16,7 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #define CHECK(x) \
@@ -167,10 +168,12 @@ static void serve(const struct sockaddr_in *at, bool nobody)
 		pthread_t t;
 
 		CHECK(fd >= 0);
-		CHECK(getpeername(fd, (struct sockaddr *)&named, &len2) == 0 && memcmp(&from, &named, sizeof(from)) == 0);
+		CHECK(getpeername(fd, (struct sockaddr *)&named, &len2) == 0 ? memcmp(&from, &named, sizeof(from)) == 0 : errno == ENOTCONN);
 		CHECK(pthread_create(&t, NULL, serve_one, (void *)(intptr_t)fd) == 0 && pthread_detach(t) == 0);
 	}
 }
+
+static void nothing(int sig) { (void)sig; }
 
 /* dial connects in one of the ways in which programs do. */
 static int dial(const struct sockaddr_in *to, const char *how)
@@ -183,6 +186,19 @@ static int dial(const struct sockaddr_in *to, const char *how)
 	CHECK(fd >= 0);
 	if (strcmp(how, "waits") == 0) {
 		CHECK(connect(fd, (const struct sockaddr *)to, sizeof(*to)) == 0);
+	} else if (strcmp(how, "signal") == 0) { /* interrupts connect, which goes on */
+		struct sigaction handler = {.sa_handler = nothing};
+		struct itimerval soon = {.it_value = {.tv_usec = 50000}};
+
+		CHECK(sigaction(SIGALRM, &handler, NULL) == 0 && setitimer(ITIMER_REAL, &soon, NULL) == 0);
+		CHECK(connect(fd, (const struct sockaddr *)to, sizeof(*to)) == -1 && errno == EINTR);
+		CHECK(poll(&p, 1, 10000) == 1 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error == 0);
+	} else if (strcmp(how, "copy") == 0) { /* is made before there is a connection, and used in the place of the first one */
+		CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+		CHECK(connect(fd, (const struct sockaddr *)to, sizeof(*to)) == -1 && errno == EINPROGRESS);
+		p.fd = dup(fd);
+		CHECK(p.fd >= 0 && close(fd) == 0 && poll(&p, 1, 10000) == 1);
+		return p.fd;
 	} else {
 		struct epoll_event ev = {.events = EPOLLOUT | EPOLLIN | EPOLLET, .data.fd = fd};
 		int ep = epoll_create1(0);
@@ -273,6 +289,14 @@ int main(int argc, char **argv)
 		say("here", 0, 0);
 		sleep(1);
 		what = "hash";
+	}
+	if (strcmp(what, "laters") == 0) { /* the same, of more than one */
+		say("here", 0, 0);
+		sleep(1);
+		for (long i = 0; i < arg; i++)
+			hash(dial(&at, how), 1000);
+		say("done", arg, 0);
+		return 0;
 	}
 	fd = dial(&at, how);
 	if (strcmp(what, "hash") == 0) {
