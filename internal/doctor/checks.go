@@ -85,7 +85,8 @@ func (r *Report) machine(ctx context.Context) {
 	g := survey.Ask(ctx, r.opts.Dir)
 	for i, e := range g.Errors {
 		if i == 0 && g.Missing { // rule: cmd/gosmc TestDoctorMissing
-			r.add(Warn, "hosts", e.Path+": "+e.Text, "name the directory that programs use, or start one with it")
+			r.add(Warn, "hosts", e.Path+": "+e.Text,
+				"name the directory that programs use, or start one with it")
 			continue
 		}
 		if e.Text == rundir.ErrOff.Error() {
@@ -242,7 +243,9 @@ func (r *Report) connections(g *survey.Answers, chosen func(inventory.Conn) bool
 		}
 		for _, reason := range s.Reasons {
 			i := slices.IndexFunc(report.Connections,
-				func(c inventory.Conn) bool { return servesAt(&c, s.Port) && c.Mode == "TCP" && c.Tag() == reason.Tag })
+				func(c inventory.Conn) bool {
+					return servesAt(&c, s.Port) && c.Mode == "TCP" && c.Tag() == reason.Tag
+				})
 			stay := "stay"
 			if reason.Count == 1 {
 				stay = "stays"
@@ -374,8 +377,8 @@ func remedyOf(what, server string) string {
 		{"its run directory is", "start both with the same GOSMC_DIR"},
 		{"is refused by", "gosmc policy shows the rule; 'gosmc policy del' removes it"},
 		{"is not among", "gosmc policy shows the rule; 'gosmc policy add' adds the server"},
-		{"between-hosts is off", "SMC-R reaches other machines: docs/smcr.md; for programs of 'gosmc run': sudo " +
-			"gosmc config set between-hosts on"},
+		{"between-hosts is off", "SMC-R reaches other machines: docs/smcr.md; for programs of " +
+			"'gosmc run': sudo gosmc config set between-hosts on"},
 		{"no UEID is set", "sudo gosmc config set ueid NAME, the same on both hosts"},
 		{"it cannot be asked", "sudo systemctl enable --now gosmc-agent, on both hosts; or: sudo gosmc " +
 			"config set peer ADDRESS:PORT"},

@@ -188,13 +188,16 @@ func isFirst(b []byte) (may, sure bool) {
 
 // speaksCLC reports whether a client begins with CLC. It waits for the client's first bytes, and takes
 // none, as long as the program has nothing to say; a program that has is kept waiting until firstTime
-// after it was accepted, as the Proposal of a client is on its way by then.
+// after it was accepted, as the Proposal of a client is on its way by then. The program gets bytes that
+// may become a first message, and have not done so for firstTime.
 func speaksCLC(tcp *net.TCPConn, p *pair) (speaks bool, err error) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
 		return false, err
 	}
 	accepted := time.Now()
+	var part *time.Timer // since a client has sent a part of what may become a first message
+	over := make(chan struct{})
 	said, stop := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(said)
@@ -223,9 +226,18 @@ func speaksCLC(tcp *net.TCPConn, p *pair) (speaks bool, err error) {
 		}
 		may, sure := isFirst(b[:n])
 		speaks = may && sure
+		if !sure && part == nil {
+			part = time.AfterFunc(firstTime, func() {
+				tcp.SetReadDeadline(time.Unix(1, 0)) // it waits for the program
+				close(over)
+			})
+		}
 		return sure || ended(fd)
 	})
 	close(stop)
+	if part != nil && !part.Stop() {
+		<-over
+	}
 	p.SetReadDeadline(time.Unix(1, 0))
 	<-said
 	tcp.SetReadDeadline(time.Time{})

@@ -434,6 +434,17 @@ func TestHostsPlainClient(t *testing.T) {
 	}
 }
 
+// TestHostsPart has a client with plain TCP whose request begins as a message of CLC does, and which waits for its answer.
+func TestHostsPart(t *testing.T) {
+	l := newLab(t)
+	l.env[1] = []string{"GOSMC_BETWEEN_HOSTS=0"}
+	s := l.serve()
+	client := l.run(1, "part", l.addr(0), "waits", "0")
+	s.hear("no") // it knows no such command
+	client.hear("ended")
+	l.want(0, "TCP", 1)
+}
+
 // TestHostsGreeting has a server that speaks first, with a client that speaks SMC-R.
 func TestHostsGreeting(t *testing.T) {
 	l := newLab(t)

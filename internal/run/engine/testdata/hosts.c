@@ -320,6 +320,10 @@ int main(int argc, char **argv)
 	} else if (strcmp(what, "push") == 0) { /* ends at once */
 		CHECK(send(fd, "e", 1, 0) == 1);
 		say("pushed", arg, send_all(fd, arg));
+	} else if (strcmp(what, "part") == 0) { /* of what may become a message of CLC */
+		CHECK(send(fd, "\xe2\xd4", 2, 0) == 2);
+		receive_all(fd, &n, &error);
+		say("ended", error, 0);
 	} else if (strcmp(what, "held") == 0) { /* until the peer is gone */
 		CHECK(send(fd, "k", 1, 0) == 1);
 		say("held", 0, 0);
