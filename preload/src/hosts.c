@@ -126,6 +126,7 @@ bool hosts_both(int fd)
 
 /* A server of ours that has something to say waits this long for a peer that may speak CLC, and half as long again: engine.go. */
 #define FRESH_MSEC 250
+#define CLC_PATIENCE 6 /* seconds that an end waits for a message of the other one, as Linux does */
 
 /* hosts_state says how far a connect has come. Where CLC has to follow a connection is fresh as long as nothing has gone over it. */
 enum hosts_state hosts_state(int fd)
@@ -219,7 +220,7 @@ void hosts_stays(int fd)
 
 /*
  * await_first waits for the first bytes of a connection whose program would wait for them, or speak first: no longer than an
- * engine would. False: there are none.
+ * engine would, but as long as for any message of CLC if the client has said that it begins with one. False: there are none.
  */
 static bool await_first(int fd)
 {
@@ -227,6 +228,8 @@ static bool await_first(int fd)
 	struct timespec patience = {.tv_nsec = 2L * FRESH_MSEC * MSEC};
 	long flags = SYS(fcntl, fd, F_GETFL);
 
+	if (hosts_both(fd))
+		patience = (struct timespec){.tv_sec = CLC_PATIENCE};
 	return flags >= 0 && !(flags & O_NONBLOCK) && SYS(ppoll, &p, 1, &patience, NULL, 0) == 1;
 }
 

@@ -21,34 +21,41 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Descriptors of an engine: the socket to its supervisor, and the table of resets, if there is one.
+// Descriptors of an engine: the socket to its supervisor, the count of connections that have ended, and the table of
+// resets, if there is one.
 const (
 	socketFD = 3
-	resetsFD = 4
+	endedFD  = 4
+	resetsFD = 5
 )
 
 // Serve is the life of an engine. It ends when the supervisor has ended, and all connections have.
 func Serve() error {
 	unix.CloseOnExec(socketFD)
+	unix.CloseOnExec(endedFD)
 	unix.CloseOnExec(resetsFD)
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
 	// The libraries of programs have asked for their names, and none of these is ours.
 	os.Setenv(config.Variables[config.Program], "any")
+	ended, err := proto.CountOf(os.NewFile(endedFD, "ended"))
+	if err != nil {
+		return err
+	}
 	h, err := host.New(host.Config{ShortAfter: -1})
 	if err != nil {
 		return err
 	}
 	unix.SetNonblock(socketFD, true)
 	resets := proto.ResetsOf(os.NewFile(resetsFD, "resets"))
-	e := &engine{host: h, resets: resets, places: make(chan struct{}, maxConns)}
+	e := &engine{host: h, resets: resets, ended: ended}
 	return e.serve(os.NewFile(socketFD, "supervisor"))
 }
 
 type engine struct {
 	host    *host.Host
 	resets  *proto.Resets
+	ended   *proto.Count // messages whose connections have ended, by which the supervisor knows how many there are
 	working sync.WaitGroup
-	places  chan struct{} // has an entry for each connection
 }
 
 // serve takes connections from a supervisor until that has ended, and returns when they have.
@@ -65,18 +72,13 @@ func (e *engine) serve(socket *os.File) error {
 		}
 		if len(fds) != 2 || m.Kind != proto.KindCarry && m.Kind != proto.KindCarried ||
 			!proto.IsTCP(fds[0]) || !proto.IsStream(fds[1], unix.AF_UNIX) {
-			dispose.Close(fds...)
-			continue
-		}
-		select {
-		case e.places <- struct{}{}:
-		default:
-			dispose.Close(fds...) // the end has a mark: the program hears of a reset
+			dispose.Close(fds...) // an end has a mark: the program hears of a reset
+			e.ended.Add(1)
 			continue
 		}
 		e.working.Go(func() {
 			e.carry(m, fds[0], fds[1])
-			<-e.places
+			e.ended.Add(1)
 		})
 	}
 	e.working.Wait()

@@ -59,6 +59,7 @@ type lab struct {
 	cables *smctest.Cables
 	dirs   [2]string
 	env    [2][]string // besides what all have
+	files  [2]string   // that may be open; empty: as many as here
 	peers  string
 }
 
@@ -90,7 +91,11 @@ func (l *lab) addr(end int) netip.AddrPort {
 func (l *lab) start(end int, words ...string) *program {
 	l.t.Helper()
 	dir, _ := built()
-	p := &program{t: l.t, cmd: exec.Command(filepath.Join(dir, "gosmc"), words...)}
+	words = append([]string{filepath.Join(dir, "gosmc")}, words...)
+	if l.files[end] != "" {
+		words = append([]string{"sh", "-c", `ulimit -n "$0"; exec "$@"`, l.files[end]}, words...)
+	}
+	p := &program{t: l.t, cmd: exec.Command(words[0], words[1:]...)}
 	p.cmd.Env = append(os.Environ(), "GOSMC_DIR="+l.dirs[end], "GOSMC_CONFIG=/dev/null", "GOSMC_UEIDS=GOSMC.TEST",
 		"GOSMC_SMCR_PEERS="+l.peers, "GOSMC_BETWEEN_HOSTS=1", "GOSMC_RUN_TOKENS=0") // both ends are on one kernel
 	p.cmd.Env = append(p.cmd.Env, l.env[end]...)
@@ -292,6 +297,24 @@ func TestHostsMany(t *testing.T) {
 	l.run(1, "many", l.addr(0), "waits", "200").hear("done")
 	if got := l.connections(0); got["SMC-R"]+got["TCP"] != 200 || got["SMC-R"] < 20 {
 		t.Errorf("connections of the server: %v, want 200, of SMC-R most of them", got)
+	}
+}
+
+// TestHostsFull has an engine that may open few files, in either role: connections for which there is no room are TCP.
+func TestHostsFull(t *testing.T) {
+	withOption(t)
+	name, value := smctest.LibraryOption()
+	asks := []string{"GOSMC_SMCR_PEERS=", name + "=" + value} // a client that has said that it speaks CLC is waited for
+	for end, name := range []string{"server", "client"} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.files[end], l.env = "128", [2][]string{asks, asks}
+			l.serve()
+			l.run(1, "many", l.addr(0), "waits", "40").hear("done")
+			if got := l.connections(0); got["SMC-R"]+got["TCP"] != 40 || got["SMC-R"] == 0 {
+				t.Errorf("connections: %v, want 40, some of SMC-R", got)
+			}
+		})
 	}
 }
 

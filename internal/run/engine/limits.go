@@ -3,8 +3,6 @@ package engine
 import "time"
 
 const (
-	// maxConns bounds the connections of an engine.
-	maxConns = 16384
 	// firstTime is how long after it was accepted a connection whose program speaks first is kept for the
 	// Proposal of its client. preload/src/hosts.c has half of it for clients that do not wait in connect.
 	firstTime = 500 * time.Millisecond

@@ -15,8 +15,8 @@ import (
 )
 
 // EngineVerb is the verb with which this program is started again as an engine. It gets a socket as
-// descriptor 3, and the table of resets, if there is one, as 4: by the time that it runs the program may
-// have ended, and the table with it.
+// descriptor 3, a [proto.Count] of the connections that have ended as 4, and the table of resets, if there is
+// one, as 5: by the time that it runs the program may have ended, and the table with it.
 const EngineVerb = "run-engine"
 
 // A carrier hands connections with other hosts to an engine: a process of its own, which speaks CLC and
@@ -40,6 +40,8 @@ type carrier struct {
 	engine  int // the socket to the engine; 0: none was started
 	started time.Time
 	resets  *proto.Resets
+	given   uint32        // connections that were handed over
+	ended   *proto.Count  // of these: those that have ended
 	waiting chan handover // to the engine
 	handed  chan struct{} // closed when waiting is, and is empty
 }
@@ -51,9 +53,9 @@ type handover struct {
 }
 
 // startEngine starts this program again as an engine.
-func startEngine(dir string, socket, resets *os.File) (*os.Process, error) {
+func startEngine(dir string, socket, ended, resets *os.File) (*os.Process, error) {
 	return os.StartProcess("/proc/self/exe", []string{"gosmc", EngineVerb, dir}, &os.ProcAttr{
-		Dir: "/", Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, resets},
+		Dir: "/", Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, ended, resets},
 		Sys: &syscall.SysProcAttr{Setsid: true}, // a signal to our session is none to its connections
 	})
 }
@@ -128,6 +130,7 @@ func (c *carrier) carryPair(t *broker.Talk, m proto.Message, tcp int) clc.Diagno
 	if err == nil && t.Reply(m.Kind, proto.StatusOK, ends[0]) {
 		unix.Close(ends[0])
 		t.Reply(m.Kind, proto.StatusOK, -1)
+		c.given++
 		c.waiting <- handover{m, kept, ends[1]} // ready has seen that there is room
 		return clc.DiagNone
 	}
@@ -144,7 +147,7 @@ func (c *carrier) carryPair(t *broker.Talk, m proto.Message, tcp int) clc.Diagno
 func (c *carrier) ready(dir string) bool {
 	if c.engine != 0 {
 		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(c.engine)}}, 0); err != nil || n == 0 {
-			return err == nil && len(c.waiting) < cap(c.waiting)
+			return err == nil && len(c.waiting) < cap(c.waiting) && int(c.given-c.ended.Load()) < carryRoom()
 		}
 		c.close() // it has ended
 	}
@@ -159,43 +162,63 @@ func (c *carrier) ready(dir string) bool {
 	socket := os.NewFile(uintptr(ends[1]), "engine")
 	defer socket.Close()
 	resets := proto.OpenResets(dir)
-	process, err := startEngine(dir, socket, resets.File())
+	ended, err := proto.NewCount()
+	if err == nil {
+		var process *os.Process
+		if process, err = startEngine(dir, socket, ended.File(), resets.File()); err == nil {
+			go process.Wait() // so that it is no zombie when it has ended
+		}
+	}
 	if err != nil {
 		unix.Close(ends[0])
 		resets.Close()
+		ended.Close()
 		return false
 	}
-	go process.Wait() // so that it is no zombie when it has ended
-	c.engine, c.resets = ends[0], resets
+	c.engine, c.resets, c.given, c.ended = ends[0], resets, 0, ended
 	c.waiting, c.handed = make(chan handover, maxHandovers), make(chan struct{})
-	go deliver(c.engine, c.waiting, c.handed)
-	return true
+	go deliver(c.engine, c.ended, c.waiting, c.handed)
+	return carryRoom() > 0
+}
+
+// carryRoom is how many connections an engine can have with the limit of open files that it gets from us. One that
+// is joined to TCP needs its two descriptors, and a pipe for each direction.
+func carryRoom() int {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return 0
+	}
+	return int(min((max(files.Max, engineFiles)-engineFiles)/6, maxCarried))
 }
 
 // deliver sends an engine the connections that wait, and ends when no more come. If the engine has ended
 // they have, too.
-func deliver(engine int, waiting <-chan handover, handed chan<- struct{}) {
+func deliver(engine int, ended *proto.Count, waiting <-chan handover, handed chan<- struct{}) {
 	defer close(handed)
 	for h := range waiting {
-		for h.send(engine) {
+		again, err := h.send(engine)
+		for ; again; again, err = h.send(engine) {
 			unix.Poll([]unix.PollFd{{Fd: int32(engine), Events: unix.POLLOUT}}, -1)
+		}
+		if err != nil {
+			ended.Add(1)
 		}
 		dispose.Close(h.tcp, h.end)
 	}
 }
 
-// send sends an engine a connection, and reports whether that is to be tried again.
-func (h handover) send(engine int) (again bool) {
+// send sends an engine a connection, and reports whether that is to be tried again, or why it cannot be sent.
+func (h handover) send(engine int) (again bool, err error) {
 	rights := unix.UnixRights(h.tcp, h.end)
-	err := unix.Sendmsg(engine, h.message.Append(nil), rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	err = unix.Sendmsg(engine, h.message.Append(nil), rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	switch err {
 	case unix.EAGAIN, unix.EINTR:
-		return true
+		return true, nil
 	case unix.ETOOMANYREFS, unix.ENOBUFS, unix.ENOMEM: // the user has too many descriptors on their way
 		time.Sleep(time.Millisecond)
-		return true
+		return true, nil
 	}
-	return false
+	return false, err
 }
 
 // close lets the engine go, which ends when its connections have.
@@ -212,5 +235,6 @@ func (c *carrier) close() {
 	}
 	dispose.Close(c.engine)
 	c.resets.Close()
-	c.engine, c.resets, c.waiting = 0, nil, nil
+	c.ended.Close()
+	c.engine, c.resets, c.ended, c.waiting = 0, nil, nil, nil
 }

@@ -83,6 +83,9 @@ const (
 
 	// carryBrings is how many descriptors a connection with another host takes while it is handed on.
 	carryBrings = 5
+	// An engine has as many connections at most, and engineFiles descriptors besides theirs.
+	maxCarried  = 16384
+	engineFiles = 64
 	// maxHandovers is how many connections may wait for an engine that does not take them at once, and
 	// handOverTime how long the end of a supervisor waits for that.
 	maxHandovers = 1024
