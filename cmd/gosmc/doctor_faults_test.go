@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -11,6 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gosmc/smc/internal/config"
 	"github.com/gosmc/smc/internal/doctor"
@@ -149,8 +153,23 @@ var faults = []fault{
 		if _, err := os.Stat(static); err != nil {
 			t.Skip("needs a static program")
 		}
-		if out, err := runCommand(t, f.environ, static, "--version").CombinedOutput(); err != nil {
-			t.Fatalf("%v, %s", err, out)
+		fifo := filepath.Join(t.TempDir(), "fifo")
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := runCommand(t, f.environ, static, "-N", "-X", "-f", fifo) // waits for somebody to write
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", cmd.Process.Pid))
+			if strings.HasSuffix(exe, static) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("process %d runs %s, want %s", cmd.Process.Pid, exe, static)
+			}
 		}
 	}, want: []string{"left: ", "ldconfig was left to TCP", "-> docs/run.md"}},
 	{name: "server on another machine", inject: func(t *testing.T, f *faulty) { f.args = []string{"192.0.2.1:80"} },

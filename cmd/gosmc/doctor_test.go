@@ -102,6 +102,21 @@ func TestDoctorUnknownUser(t *testing.T) {
 	wantOnly(t, doctorOf(t, environ), "policy", `no user has the name "rooot"`, "$GOSMC_USERS", "gosmc config check")
 }
 
+// TestDoctorLeft has a program that was left to TCP, and has ended: that is no fault any more.
+func TestDoctorLeft(t *testing.T) {
+	const static = "/sbin/ldconfig" // of Debian
+	if _, err := os.Stat(static); err != nil {
+		t.Skip("needs a static program")
+	}
+	environ := runEnviron(t)
+	if out, err := runCommand(t, environ, static, "--version").CombinedOutput(); err != nil {
+		t.Fatalf("%v, %s", err, out)
+	}
+	if r := doctorOf(t, environ); len(r.bad()) != 0 {
+		t.Errorf("the findings are %+v", r)
+	}
+}
+
 // A run directory that was switched off is named, whatever is configured.
 func TestDoctorOff(t *testing.T) {
 	environ := runEnviron(t)

@@ -218,13 +218,16 @@ func (r *Report) programs(list []inspect.Process) {
 	}
 }
 
-// left has the programs that 'gosmc run' has left to TCP.
+// left has the programs that 'gosmc run' has left to TCP. One that does not run any more is no fault.
 func (r *Report) left(dirs []string) {
 	for _, dir := range dirs {
 		programs := inspect.Left(dir)
 		for _, program := range slices.Sorted(maps.Keys(programs)) {
-			r.add(Warn, "left", program+" was left to TCP by 'gosmc run': "+programs[program],
-				"docs/run.md, Troubleshooting")
+			level, ended, fix := Warn, "", "docs/run.md, Troubleshooting"
+			if inspect.HasEnded(program) { // rule: cmd/gosmc TestDoctorLeft: inspect.HasEnded(program) -> false
+				level, ended, fix = OK, ", and has ended", ""
+			}
+			r.add(level, "left", program+" was left to TCP by 'gosmc run'"+ended+": "+programs[program], fix)
 		}
 	}
 }

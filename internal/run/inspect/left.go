@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -118,6 +119,20 @@ func Left(dir string) map[string]string {
 		maps.Copy(all, leftIn(part))
 	}
 	return all
+}
+
+// HasEnded reports whether no process runs a program of [Left], as its own file or as an argument of an
+// interpreter. The file, which somebody else may have named, is not opened.
+func HasEnded(program string) bool {
+	file, err := os.Stat(program)
+	return !slices.ContainsFunc(procs.List(procs.Dir), func(pid int) bool {
+		dir := filepath.Join(procs.Dir, strconv.Itoa(pid))
+		if exe, exeErr := os.Stat(filepath.Join(dir, "exe")); err == nil && exeErr == nil && os.SameFile(file, exe) {
+			return true
+		}
+		line, _ := procs.ReadFile(dir, "cmdline")
+		return slices.Contains(strings.Split(string(line), "\x00"), program)
+	})
 }
 
 // leftIn is [Left] for a directory of supervisors.
