@@ -93,6 +93,7 @@ static int claim(enum kind kind, const struct identity *id, int fd, int *memory)
 	spare = SYS(fcntl, sock, F_DUPFD_CLOEXEC, 0);
 	message_fill(&m, kind, id);
 	m.flags |= kind == KIND_MEET && settings.rings ? FLAG_RINGS : 0;
+	m.flags |= kind == KIND_CARRIED && hosts_both(fd) ? FLAG_SPEAKS : 0;
 	if (spare >= 0) {
 		SYS(close, spare);
 		if (supervisor_send(sock, &m, fd))

@@ -128,7 +128,10 @@ bool hosts_both(int fd)
 #define FRESH_MSEC 250
 #define CLC_PATIENCE 6 /* seconds that an end waits for a message of the other one, as Linux does */
 
-/* hosts_state says how far a connect has come. Where CLC has to follow a connection is fresh as long as nothing has gone over it. */
+/*
+ * hosts_state says how far a connect has come. A connection is fresh for a moment, as long as nothing has gone over it. Where CLC has to follow, and the moment is over, it is stale: a
+ * server that has something to say may have given up waiting.
+ */
 enum hosts_state hosts_state(int fd)
 {
 	uint8_t info[TCP_INFO_SIZE] = {0};
@@ -143,7 +146,11 @@ enum hosts_state hosts_state(int fd)
 	memcpy(&ago, info + LAST_ACK_RECEIVED, sizeof(ago));
 	memcpy(&received, info + BYTES_RECEIVED, sizeof(received));
 	memcpy(&sent, info + DATA_SEGMENTS_OUT, sizeof(sent));
-	return info[0] == TCP_ESTABLISHED && received == 0 && sent == 0 && (ago < FRESH_MSEC || hosts_both(fd)) ? HOSTS_FRESH : HOSTS_TCP;
+	if (info[0] != TCP_ESTABLISHED || received != 0 || sent != 0)
+		return HOSTS_TCP;
+	if (ago < FRESH_MSEC)
+		return HOSTS_FRESH;
+	return hosts_both(fd) ? HOSTS_STALE : HOSTS_TCP;
 }
 
 #define CLC_HEADER 8
@@ -214,7 +221,12 @@ static void decline(int fd, unsigned version)
 /* hosts_stays declines a connection of ours that stays TCP though the server waits for CLC, before the program sends anything. */
 void hosts_stays(int fd)
 {
-	if (hosts_both(fd) && !reach_paired(fd) && hosts_state(fd) == HOSTS_FRESH)
+	enum hosts_state state;
+
+	if (!hosts_both(fd) || reach_paired(fd))
+		return;
+	state = hosts_state(fd);
+	if (state == HOSTS_FRESH || state == HOSTS_STALE)
 		decline(fd, 1);
 }
 

@@ -95,6 +95,7 @@ enum status {
 
 #define MESSAGE_VERSION 1
 #define FLAG_IPV6 1u
+#define FLAG_SPEAKS 4u /* of KIND_CARRIED: the client has said that it begins with CLC */
 #define FLAG_RINGS 2u /* of KIND_REACH and KIND_MEET: the memory of rings may come with the end */
 
 struct message {
@@ -189,6 +190,7 @@ enum hosts_state {
 	HOSTS_TCP,	  /* it is, or stays, what it is */
 	HOSTS_CONNECTING, /* not connected yet */
 	HOSTS_FRESH,	  /* connected just now, and nothing has gone over it */
+	HOSTS_STALE,	  /* nothing has gone over it either, and it stays what it is; the server waits for CLC, or has */
 };
 
 void hosts_read(const char *v);

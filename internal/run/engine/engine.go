@@ -21,8 +21,8 @@ import (
 	"github.com/gosmc/smc/wire/clc"
 )
 
-// Descriptors of an engine: the socket to its supervisor, the count of connections that have ended, and the table of
-// resets, if there is one.
+// Descriptors of an engine: the socket to its supervisor, the count of connections that have ended, and the
+// table of resets, if there is one.
 const (
 	socketFD = 3
 	endedFD  = 4
@@ -54,7 +54,7 @@ func Serve() error {
 type engine struct {
 	host    *host.Host
 	resets  *proto.Resets
-	ended   *proto.Count // messages whose connections have ended, by which the supervisor knows how many there are
+	ended   *proto.Count // messages whose connections have ended: the supervisor counts the others
 	working sync.WaitGroup
 }
 
@@ -141,6 +141,7 @@ func (e *engine) carry(m proto.Message, tcpFD, endFD int) {
 		}
 		if !speaks {
 			why = clc.DiagPeerNoSMC
+			p.declines = m.Speaks
 		}
 	}
 	c, err := e.host.Carry(context.Background(), tcp, role, why)
@@ -176,14 +177,16 @@ func reset(tcp *net.TCPConn) {
 // firstBytes of a CLC message are the eyecatcher of SMC-R or of SMC-D, and the type.
 const firstBytes = 5
 
+const typeDecline = '\x04'
+
 // isFirst reports whether the bytes of a connection so far are, or may become, the first CLC message of a
 // client: a Proposal, or the Decline of one that has no device. sure: more need not come.
 func isFirst(b []byte) (may, sure bool) {
-	const smcr, smcd, proposal, decline = "\xe2\xd4\xc3\xd9", "\xe2\xd4\xc3\xc4", '\x01', '\x04'
+	const smcr, smcd, typeProposal = "\xe2\xd4\xc3\xd9", "\xe2\xd4\xc3\xc4", '\x01'
 	n := min(len(b), len(smcr))
 	may = string(b[:n]) == smcr[:n] || string(b[:n]) == smcd[:n]
 	if len(b) >= firstBytes {
-		may = may && (b[n] == proposal || b[n] == decline)
+		may = may && (b[n] == typeProposal || b[n] == typeDecline)
 	}
 	return may, !may || len(b) >= firstBytes
 }

@@ -457,6 +457,37 @@ func TestHostsPlainClient(t *testing.T) {
 	}
 }
 
+// TestHostsCrossed has a client that has said that it begins with CLC, and has not done so when the server speaks: its Decline
+// is none of the program's bytes.
+func TestHostsCrossed(t *testing.T) {
+	withOption(t)
+	l := newLab(t)
+	name, value := smctest.LibraryOption()
+	asks := []string{"GOSMC_SMCR_PEERS=", name + "=" + value}
+	l.env = [2][]string{asks, {"GOSMC_DISABLED=1"}}
+	l.serve("hello")
+	l.run(1, "crossed", l.addr(0), "waits", value).hear("done")
+	l.env[1] = asks
+	l.want(0, "TCP", 1)
+}
+
+// TestHostsStale has a client that looks at its connection long after that was made: it declines, and does not begin with a
+// Proposal, as the server may have given up waiting.
+func TestHostsStale(t *testing.T) {
+	withOption(t)
+	l := newLab(t)
+	name, value := smctest.LibraryOption()
+	asks := []string{"GOSMC_SMCR_PEERS=", name + "=" + value}
+	l.env = [2][]string{asks, asks}
+	l.serve()
+	l.cables.IP(0, "link set cable0 down")
+	client := l.run(1, "hash", l.addr(0), "slow", "100000")
+	client.hear("connecting")
+	l.cables.IP(0, "link set cable0 up") // its SYN comes a second after the first one
+	client.hear("done")
+	l.want(0, "TCP", 1)
+}
+
 // TestHostsPart has a client with plain TCP whose request begins as a message of CLC does, and which waits for its answer.
 func TestHostsPart(t *testing.T) {
 	l := newLab(t)

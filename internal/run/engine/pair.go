@@ -1,9 +1,12 @@
 package engine
 
 import (
+	"cmp"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,6 +27,8 @@ type pair struct {
 	name   string // of our end
 	theirs string // of the program's
 	once   sync.Once
+
+	declines bool // the peer's first bytes may be the Decline of a client that has not heard in time
 }
 
 // init finds out the names of both ends.
@@ -225,6 +230,11 @@ func copyOut(c conn.Conn, p *pair) error {
 // copyIn copies what the peer writes, until it ends sending.
 func copyIn(c conn.Conn, p *pair) error {
 	if c.Mode() == conn.ModeTCP {
+		if p.declines {
+			if err := dropDecline(c, p); err != nil {
+				return unlessEOF(err)
+			}
+		}
 		_, err := c.WriteTo(p.UnixConn) // splice(2)
 		return err
 	}
@@ -241,6 +251,50 @@ func copyIn(c conn.Conn, p *pair) error {
 			return unlessEOF(err)
 		}
 	}
+}
+
+// dropDecline moves the first bytes of a client, but for a Decline that they begin with. Client and server
+// have given up waiting for one another, and the client has to say so before anything else.
+func dropDecline(c conn.Conn, p *pair) error {
+	b := buffers.Get().(*[piece]byte)
+	defer buffers.Put(b)
+	for n := 0; ; {
+		k, err := conn.Read(c, b[:][n:])
+		n += k
+		length, whole := declineLen(b[:n])
+		switch {
+		case whole || err != nil: // a part of one, and an end, are the program's
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				err = nil
+			}
+			c.SetReadDeadline(time.Time{})
+			if !whole {
+				length = 0
+			}
+			_, writeErr := p.Write(b[length:n])
+			return cmp.Or(writeErr, err)
+		case n == k: // the first part
+			c.SetReadDeadline(time.Now().Add(firstTime))
+		}
+	}
+}
+
+// declineLen returns the length of the Decline with which bytes begin, 0 if it is none. It reports false if
+// they may be the beginning of one: RFC 7609 p.105, SMCv2 p.78.
+func declineLen(b []byte) (length int, whole bool) {
+	const header, lenV1, lenV2 = 8, 28, 44
+	may, _ := isFirst(b[:min(len(b), firstBytes)])
+	if !may || len(b) >= firstBytes && b[firstBytes-1] != typeDecline {
+		return 0, true
+	}
+	if len(b) < header {
+		return 0, false
+	}
+	length = int(binary.BigEndian.Uint16(b[5:]))
+	if length != lenV1 && length != lenV2 {
+		return 0, true
+	}
+	return length, len(b) >= length
 }
 
 func unlessEOF(err error) error {

@@ -127,7 +127,8 @@ func HasEnded(program string) bool {
 	file, err := os.Stat(program)
 	return !slices.ContainsFunc(procs.List(procs.Dir), func(pid int) bool {
 		dir := filepath.Join(procs.Dir, strconv.Itoa(pid))
-		if exe, exeErr := os.Stat(filepath.Join(dir, "exe")); err == nil && exeErr == nil && os.SameFile(file, exe) {
+		exe, exeErr := os.Stat(filepath.Join(dir, "exe"))
+		if err == nil && exeErr == nil && os.SameFile(file, exe) {
 			return true
 		}
 		line, _ := procs.ReadFile(dir, "cmdline")

@@ -62,6 +62,7 @@ const (
 	ReplyLen       = 16
 	flagIPv6       = 1
 	flagRings      = 2
+	flagSpeaks     = 4
 	replyBit       = 0x80 // of the kind
 )
 
@@ -73,6 +74,7 @@ const (
 //	     2     2  length      64
 //	     4     4  flags       1: the program's socket is AF_INET6
 //	                          2: Reach, Meet: the memory of rings may come with the end
+//	                          4: Carried: the client has said by TCP option 254 that it begins with CLC
 //	     8     8  netns       cookie of its network namespace; Announce and Offer. Taken: process IDs of sender and client.
 //	                          The second Relay: how many tokens are in the end, before its bytes
 //	    16    16  local       address of the sender's end; IPv4 is mapped
@@ -86,6 +88,7 @@ type Message struct {
 	Kind        Kind
 	IPv6        bool
 	Rings       bool // Reach, Meet
+	Speaks      bool // Carried
 	NetNS       uint64
 	Local, Peer netip.AddrPort // unmapped
 	Unique      uint64
@@ -110,6 +113,7 @@ func ParseMessage(b []byte) (Message, error) {
 		Kind:   k,
 		IPv6:   binary.NativeEndian.Uint32(b[4:])&flagIPv6 != 0,
 		Rings:  (k == KindReach || k == KindMeet) && binary.NativeEndian.Uint32(b[4:])&flagRings != 0,
+		Speaks: k == KindCarried && binary.NativeEndian.Uint32(b[4:])&flagSpeaks != 0,
 		NetNS:  binary.NativeEndian.Uint64(b[8:]),
 		Local:  address(16, 48),
 		Peer:   address(32, 50),
@@ -125,6 +129,9 @@ func (m Message) Append(b []byte) []byte {
 	}
 	if m.Rings {
 		flags |= flagRings
+	}
+	if m.Speaks {
+		flags |= flagSpeaks
 	}
 	b = append(b, byte(m.Kind), messageVersion)
 	b = binary.NativeEndian.AppendUint16(b, MessageLen)

@@ -193,6 +193,11 @@ static int dial(const struct sockaddr_in *to, const char *how)
 		CHECK(sigaction(SIGALRM, &handler, NULL) == 0 && setitimer(ITIMER_REAL, &soon, NULL) == 0);
 		CHECK(connect(fd, (const struct sockaddr *)to, sizeof(*to)) == -1 && errno == EINTR);
 		CHECK(poll(&p, 1, 10000) == 1 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error == 0);
+	} else if (strcmp(how, "slow") == 0) { /* does something else for a while */
+		CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+		CHECK(connect(fd, (const struct sockaddr *)to, sizeof(*to)) == -1 && errno == EINPROGRESS);
+		say("connecting", 0, 0);
+		sleep(4);
 	} else if (strcmp(how, "copy") == 0) { /* is made before there is a connection, and used in the place of the first one */
 		CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
 		CHECK(connect(fd, (const struct sockaddr *)to, sizeof(*to)) == -1 && errno == EINPROGRESS);
@@ -289,6 +294,19 @@ int main(int argc, char **argv)
 		say("here", 0, 0);
 		sleep(1);
 		what = "hash";
+	}
+	if (strcmp(what, "crossed") == 0) { /* knows CLC itself: its Decline and the server's greeting cross */
+		const char decline[28] = "\xe2\xd4\xc3\xd9\x04\x00\x1c\x10";
+		int one = 1;
+
+		fd = socket(AF_INET, SOCK_STREAM, 0);
+		CHECK(fd >= 0 && setsockopt(fd, 286, (int)arg, &one, sizeof(one)) == 0);
+		CHECK(connect(fd, (const struct sockaddr *)&at, sizeof(at)) == 0);
+		CHECK(recv(fd, c, 5, MSG_WAITALL) == 5);
+		CHECK(send(fd, decline, sizeof(decline), 0) == sizeof(decline));
+		hash(fd, 100000);
+		say("done", 0, 0);
+		return 0;
 	}
 	if (strcmp(what, "laters") == 0) { /* the same, of more than one */
 		say("here", 0, 0);
