@@ -1,196 +1,21 @@
 package engine
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/gosmc/smc/bpf"
 	"github.com/gosmc/smc/internal/conn"
 	"github.com/gosmc/smc/internal/host"
-	"github.com/gosmc/smc/internal/option"
 	"github.com/gosmc/smc/internal/smctest"
 )
-
-func TestMain(m *testing.M) {
-	smctest.Apart()
-	smctest.Main(m)
-}
-
-// waitMost bounds each wait of a test.
-const waitMost = 30 * time.Second
-
-const testPort = 7000
-
-// built are the gosmc command and the program of the tests.
-var built = sync.OnceValues(func() (dir string, err error) {
-	dir, err = os.MkdirTemp("", "hosts")
-	if err != nil {
-		return "", err
-	}
-	for _, words := range [][]string{
-		{"go", "build", "-o", filepath.Join(dir, "gosmc"), "github.com/gosmc/smc/cmd/gosmc"},
-		{"gcc", "-O1", "-Wall", "-Werror", "-pthread", "-o", filepath.Join(dir, "hosts"), "testdata/hosts.c"},
-	} {
-		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
-			return dir, fmt.Errorf("%v: %w: %s", words, err, out)
-		}
-	}
-	return dir, nil
-})
-
-// A lab is two hosts, which are network namespaces.
-type lab struct {
-	t      *testing.T
-	cables *smctest.Cables
-	dirs   [2]string
-	env    [2][]string // besides what all have
-	files  [2]string   // that may be open; empty: as many as here
-	peers  string
-}
-
-func newLab(t *testing.T) *lab {
-	t.Helper()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		t.Skipf("needs gcc: %v", err)
-	}
-	if _, err := built(); err != nil {
-		t.Fatal(err)
-	}
-	l := &lab{t: t, cables: smctest.NewCables(t, 1), peers: "10.99.0.0/24"}
-	for i := range l.dirs {
-		dir, err := os.MkdirTemp("", "h") // a short name: sockets
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { os.RemoveAll(dir) })
-		l.dirs[i] = dir
-	}
-	return l
-}
-
-func (l *lab) addr(end int) netip.AddrPort {
-	return netip.AddrPortFrom(l.cables.Addr[0][end], testPort)
-}
-
-// start starts gosmc at an end.
-func (l *lab) start(end int, words ...string) *program {
-	l.t.Helper()
-	dir, _ := built()
-	words = append([]string{filepath.Join(dir, "gosmc")}, words...)
-	if l.files[end] != "" {
-		words = append([]string{"sh", "-c", `ulimit -n "$0"; exec "$@"`, l.files[end]}, words...)
-	}
-	p := &program{t: l.t, cmd: exec.Command(words[0], words[1:]...)}
-	p.cmd.Env = append(os.Environ(), "GOSMC_DIR="+l.dirs[end], "GOSMC_CONFIG=/dev/null", "GOSMC_UEIDS=GOSMC.TEST",
-		"GOSMC_SMCR_PEERS="+l.peers, "GOSMC_BETWEEN_HOSTS=1", "GOSMC_RUN_TOKENS=0") // both ends are on one kernel
-	p.cmd.Env = append(p.cmd.Env, l.env[end]...)
-	p.cmd.Stderr = os.Stderr
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.cables.Visit(end, func() { err = p.cmd.Start() })
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	p.lines = make(chan string, 100)
-	go func() {
-		defer close(p.lines)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			p.lines <- s.Text()
-		}
-	}()
-	l.t.Cleanup(func() {
-		p.cmd.Process.Kill()
-		p.cmd.Wait()
-	})
-	return p
-}
-
-// run starts the program of the tests under gosmc run.
-func (l *lab) run(end int, what string, to netip.AddrPort, words ...string) *program {
-	l.t.Helper()
-	dir, _ := built()
-	port := strconv.Itoa(int(to.Port()))
-	return l.start(end, append([]string{"run", filepath.Join(dir, "hosts"), what, to.Addr().String(), port}, words...)...)
-}
-
-// serve starts a server at end 0.
-func (l *lab) serve(words ...string) *program {
-	l.t.Helper()
-	p := l.run(0, "serve", l.addr(0), words...)
-	p.hear("listening")
-	return p
-}
-
-// A program is one that runs.
-type program struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	lines chan string
-}
-
-// hear returns the words behind the first one of the next line, which has to be want.
-func (p *program) hear(want string) []string {
-	p.t.Helper()
-	select {
-	case line := <-p.lines:
-		words := strings.Fields(line)
-		if len(words) == 0 || words[0] != want {
-			p.t.Fatalf("the program says %q, want %s", line, want)
-		}
-		return words[1:]
-	case <-time.After(waitMost):
-		p.t.Fatalf("the program says nothing, want %s", want)
-	}
-	return nil
-}
-
-// connections returns how many connections the programs at an end have had, by mode.
-func (l *lab) connections(end int) map[string]uint64 {
-	l.t.Helper()
-	p := l.start(end, "stats", "--json", "--dir", l.dirs[end])
-	var text strings.Builder
-	for line := range p.lines {
-		text.WriteString(line)
-	}
-	var s struct {
-		Total struct{ Connections map[string]uint64 }
-	}
-	if err := json.Unmarshal([]byte(text.String()), &s); err != nil {
-		l.t.Fatalf("stats: %v in %s", err, text.String())
-	}
-	sum := make(map[string]uint64)
-	for mode, n := range s.Total.Connections {
-		if n > 0 {
-			sum[mode] += n
-		}
-	}
-	return sum
-}
-
-// want checks the modes at an end.
-func (l *lab) want(end int, mode string, n uint64) {
-	l.t.Helper()
-	if got := l.connections(end); len(got) != 1 || got[mode] != n {
-		l.t.Errorf("end %d has had connections %v, want %d of %s", end, got, n, mode)
-	}
-}
 
 // TestHosts has two programs that know TCP alone talk over SMC-R, in each of the ways in which programs
 // connect.
@@ -209,32 +34,6 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	l.run(1, "hash", l.addr(0), "waits", "100000000").hear("done")
-}
-
-// withOption has the kernel put TCP option 254 on segments of sockets that ask, in the lab that follows.
-func withOption(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to load eBPF programs")
-	}
-	root, err := bpf.CgroupRoot()
-	if err != nil {
-		t.Skipf("needs control groups: %v", err)
-	}
-	group, pins := smctest.EnterCgroup(t, root), filepath.Join(smctest.MountBPF(t), "gosmc")
-	if err := bpf.PreparePins(pins); err != nil {
-		t.Fatal(err)
-	}
-	o, err := bpf.AttachOption(group, pins)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		o.Close()
-		if err := bpf.DetachOption(pins); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // TestHostsOption has no peer named: TCP option 254 says who speaks SMC-R, and a program that does not is
@@ -334,57 +133,6 @@ func TestHostsSlow(t *testing.T) {
 	}
 }
 
-// TestHostsNoSupervisor has a server whose supervisor has ended, or does not answer: the first message of a
-// client is no byte of the program, whose connections are TCP.
-func TestHostsNoSupervisor(t *testing.T) {
-	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
-		t.Run(signal.String(), func(t *testing.T) {
-			l := newLab(t)
-			l.serve()
-			l.run(1, "hash", l.addr(0), "waits", "1000").hear("done")
-			supervisors := processesOf(t, "run-supervise", l.dirs[0])
-			if len(supervisors) != 1 {
-				t.Fatalf("%d supervisors of the server, want one", len(supervisors))
-			}
-			syscall.Kill(supervisors[0], signal)
-			defer syscall.Kill(supervisors[0], syscall.SIGKILL)
-			if signal == syscall.SIGSTOP { // it has copies of sockets that it was asked about, which end with it
-				time.AfterFunc(4*time.Second, func() { syscall.Kill(supervisors[0], syscall.SIGCONT) })
-			}
-			for _, how := range []string{"waits", "poll", "epoll"} {
-				l.run(1, "hash", l.addr(0), how, "1000000").hear("done")
-			}
-			l.run(1, "many", l.addr(0), "waits", "50").hear("done")
-			l.env[1] = []string{"GOSMC_BETWEEN_HOSTS=0"}
-			l.run(1, "hash", l.addr(0), "waits", "1000").hear("done")
-		})
-	}
-}
-
-// TestHostsNoDevice has another engine that has the address of a host: connections there stay TCP, as the
-// client or the server declines.
-func TestHostsNoDevice(t *testing.T) {
-	for end, name := range []string{"server", "client"} {
-		t.Run(name, func(t *testing.T) {
-			l := newLab(t)
-			l.serve()
-			if end == 1 {
-				l.run(1, "held", l.addr(0), "waits", "0").hear("held")
-			} else { // the other one is a client of a server at end 1
-				l.run(1, "serve", l.addr(1)).hear("listening")
-				l.run(0, "held", l.addr(1), "waits", "0").hear("held")
-				l.env[1] = []string{"GOSMC_DIR=" + t.TempDir()}
-			}
-			for _, how := range []string{"waits", "poll", "epoll"} {
-				l.run(1, "hash", l.addr(0), how, "1000000").hear("done")
-			}
-			if got := l.connections(0); got["TCP"] < 3 {
-				t.Errorf("connections of the server: %v, want three of TCP", got)
-			}
-		})
-	}
-}
-
 // TestHostsOff has a configuration that names the peers, and does not ask for connections between hosts.
 func TestHostsOff(t *testing.T) {
 	l := newLab(t)
@@ -396,21 +144,6 @@ func TestHostsOff(t *testing.T) {
 			t.Errorf("end %d has had %d connections over SMC-R", end, got)
 		}
 	}
-}
-
-// TestHostsDecline has hosts with no UEID in common: connections stay TCP, and carry the same bytes.
-func TestHostsDecline(t *testing.T) {
-	l := newLab(t)
-	l.env[0] = []string{"GOSMC_UEIDS=GOSMC.OTHER"}
-	s := l.serve()
-	for _, how := range []string{"waits", "epoll"} {
-		l.run(1, "hash", l.addr(0), how, "3000000").hear("done")
-	}
-	got := l.run(1, "down", l.addr(0), "waits", "0").hear("received")
-	if sent := s.hear("sent"); got[0] != "30000001" || got[1] != sent[1] {
-		t.Errorf("the client has received %v, and the server has sent %v", got, sent)
-	}
-	l.want(0, "TCP", 3)
 }
 
 // TestHostsReset has either side reset a connection: the other one hears of it.
@@ -428,102 +161,6 @@ func TestHostsReset(t *testing.T) {
 			t.Errorf("after a reset by the client, in %s ms, the server says %q, want error %s", msec, got, reset)
 		}
 	}
-}
-
-// TestHostsPlainClient has a client with plain TCP, of a host that is configured: one that speaks first, and
-// one that waits for the server.
-func TestHostsPlainClient(t *testing.T) {
-	for _, greeting := range []string{"", "hello"} {
-		t.Run(greeting, func(t *testing.T) {
-			l := newLab(t)
-			l.env[1] = []string{"GOSMC_BETWEEN_HOSTS=0"}
-			var words []string
-			what, arg := "hash", "1000000"
-			if greeting != "" {
-				words, what, arg = []string{greeting}, "greeted", strconv.Itoa(len(greeting))
-			}
-			l.serve(words...)
-			client := l.run(1, what, l.addr(0), "waits", arg)
-			if greeting != "" {
-				if got := client.hear("greeted"); got[0] != arg {
-					t.Errorf("the client has received %s bytes first, want %s", got[0], arg)
-				}
-			} else {
-				client.hear("done")
-			}
-			client.cmd.Wait()
-			l.want(0, "TCP", 1)
-		})
-	}
-}
-
-// TestHostsCrossed has a client that has said that it begins with CLC, and has not done so when the server speaks: its Decline
-// is none of the program's bytes.
-func TestHostsCrossed(t *testing.T) {
-	withOption(t)
-	l := newLab(t)
-	name, value := smctest.LibraryOption()
-	asks := []string{"GOSMC_SMCR_PEERS=", name + "=" + value}
-	l.env = [2][]string{asks, {"GOSMC_DISABLED=1"}}
-	l.serve("hello")
-	l.run(1, "crossed", l.addr(0), "waits", value).hear("done")
-	l.env[1] = asks
-	l.want(0, "TCP", 1)
-}
-
-// TestHostsStale has a client that looks at its connection long after that was made: it declines, and does not begin with a
-// Proposal, as the server may have given up waiting.
-func TestHostsStale(t *testing.T) {
-	withOption(t)
-	l := newLab(t)
-	name, value := smctest.LibraryOption()
-	asks := []string{"GOSMC_SMCR_PEERS=", name + "=" + value}
-	l.env = [2][]string{asks, asks}
-	l.serve()
-	l.cables.IP(0, "link set cable0 down")
-	client := l.run(1, "hash", l.addr(0), "slow", "100000")
-	client.hear("connecting")
-	l.cables.IP(0, "link set cable0 up") // its SYN comes a second after the first one
-	client.hear("done")
-	l.want(0, "TCP", 1)
-}
-
-// TestHostsPart has a client with plain TCP whose request begins as a message of CLC does, and which waits for its answer.
-func TestHostsPart(t *testing.T) {
-	l := newLab(t)
-	l.env[1] = []string{"GOSMC_BETWEEN_HOSTS=0"}
-	s := l.serve()
-	client := l.run(1, "part", l.addr(0), "waits", "0")
-	s.hear("no") // it knows no such command
-	client.hear("ended")
-	l.want(0, "TCP", 1)
-}
-
-// TestHostsGreeting has a server that speaks first, with a client that speaks SMC-R.
-func TestHostsGreeting(t *testing.T) {
-	l := newLab(t)
-	l.serve("hello")
-	for _, how := range []string{"waits", "poll"} {
-		if got := l.run(1, "greeted", l.addr(0), how, "5").hear("greeted"); got[0] != "5" {
-			t.Errorf("the client has received %s bytes first, want 5", got[0])
-		}
-	}
-	l.want(0, "SMC-R", 2)
-}
-
-// processesOf returns the processes of a run directory that have a verb: engines, or supervisors.
-func processesOf(t *testing.T, verb, dir string) (pids []int) {
-	t.Helper()
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, name := range files {
-		text, _ := os.ReadFile(name)
-		words := strings.Split(string(text), "\x00")
-		if len(words) > 2 && words[1] == verb && strings.HasPrefix(words[2], dir) {
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // TestEngineKilled ends an engine: its connections end with a reset at both ends, and those that come later
@@ -556,19 +193,6 @@ func TestHostsProgramKilled(t *testing.T) {
 	client.hear("held")
 	s.cmd.Process.Kill()
 	client.hear("ended")
-}
-
-// library returns a host of package smc at end 1.
-func (l *lab) library() *host.Host {
-	l.t.Helper()
-	h, err := host.New(host.Config{
-		Dir: l.dirs[1], UEIDs: []string{"GOSMC.TEST"}, SMCRPeers: []string{l.peers}, Namespace: l.cables.Run[1],
-	})
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(func() { h.Close() })
-	return h
 }
 
 // TestHostsLibraryClient has a program of package smc connect to one that knows TCP alone.
@@ -644,142 +268,4 @@ func TestHostsPush(t *testing.T) {
 		}
 	}
 	l.want(0, "SMC-R", 2)
-}
-
-// asks has a socket ask for TCP option 254.
-func asks(_, _ string, c syscall.RawConn) (err error) {
-	if controlErr := c.Control(func(fd uintptr) { err = option.Ask(fd) }); controlErr != nil {
-		return controlErr
-	}
-	return err
-}
-
-// optionLab is a lab in which TCP option 254 says who speaks SMC-R.
-func optionLab(t *testing.T) *lab {
-	t.Helper()
-	withOption(t)
-	l := newLab(t)
-	name, value := smctest.LibraryOption()
-	for end := range l.env {
-		l.env[end] = []string{"GOSMC_SMCR_PEERS=", name + "=" + value}
-	}
-	return l
-}
-
-// scripted is a connection of a client with TCP option 254 that does what the test says.
-func (l *lab) scripted() *net.TCPConn {
-	l.t.Helper()
-	var c net.Conn
-	var err error
-	d := net.Dialer{Control: asks, Timeout: waitMost}
-	d.SetMultipathTCP(false)
-	l.cables.Visit(1, func() { c, err = d.Dial("tcp", l.addr(0).String()) })
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return c.(*net.TCPConn)
-}
-
-// TestHostsResetFirst has a client reset the connection before it has sent anything, or when it has sent a
-// Proposal to a server that has not accepted yet: the program hears of the reset, and of nothing else.
-func TestHostsResetFirst(t *testing.T) {
-	l := optionLab(t)
-	s := l.serve()
-	hears := func(when string) {
-		t.Helper()
-		if got := s.hear("nothing"); got[0] != strconv.Itoa(int(syscall.ECONNRESET)) {
-			t.Errorf("%s: the server has error %s, want %d", when, got[0], syscall.ECONNRESET)
-		}
-	}
-	resets := func(when string) {
-		t.Helper()
-		c := l.scripted()
-		time.Sleep(300 * time.Millisecond) // an engine waits for a word of it
-		reset(c)
-		hears(when)
-	}
-	resets("with an engine")
-	proposal := make([]byte, 52)
-	copy(proposal, "\xe2\xd4\xc3\xd9\x01\x00\x34\x10")
-	copy(proposal[48:], "\xe2\xd4\xc3\xd9")
-	s.cmd.Process.Signal(syscall.SIGSTOP)
-	for _, b := range [][]byte{nil, proposal} {
-		c := l.scripted()
-		c.Write(b)
-		time.Sleep(100 * time.Millisecond)
-		reset(c)
-	}
-	time.Sleep(100 * time.Millisecond)
-	s.cmd.Process.Signal(syscall.SIGCONT)
-	hears("before accept")
-	hears("before accept, after a Proposal")
-	for _, pid := range processesOf(t, "run-supervise", l.dirs[0]) {
-		syscall.Kill(pid, syscall.SIGKILL)
-	}
-	resets("with no supervisor")
-}
-
-// slowly starts a client at end 1, whose connect is under way for a second or more, as its first SYN is lost.
-func (l *lab) slowly(how string) *program {
-	l.t.Helper()
-	client := l.run(1, "later", l.addr(0), how, "1000") // it connects a second after its word
-	client.hear("here")
-	l.cables.IP(0, "link set cable0 down")
-	time.Sleep(1500 * time.Millisecond)
-	l.cables.IP(0, "link set cable0 up")
-	return client
-}
-
-// TestHostsInterrupted has a signal interrupt connect, which goes on: its connection is SMC-R as others are.
-func TestHostsInterrupted(t *testing.T) {
-	l := optionLab(t)
-	l.serve()
-	l.slowly("signal").hear("done")
-	l.want(0, "SMC-R", 1)
-}
-
-// TestHostsCopied has a client copy a descriptor while connect is under way: that stays TCP, and the server,
-// which expects CLC, is told so before anything else.
-func TestHostsCopied(t *testing.T) {
-	l := optionLab(t)
-	var listener net.Listener
-	var err error
-	config := net.ListenConfig{Control: asks}
-	config.SetMultipathTCP(false)
-	l.cables.Visit(0, func() { listener, err = config.Listen(t.Context(), "tcp", l.addr(0).String()) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	l.slowly("copy")
-	listener.(*net.TCPListener).SetDeadline(time.Now().Add(waitMost))
-	c, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	const decline = 28
-	b := make([]byte, decline+1)
-	c.SetDeadline(time.Now().Add(waitMost))
-	if _, err := io.ReadFull(c, b); err != nil || string(b[:5]) != "\xe2\xd4\xc3\xd9\x04" || b[decline] != 'h' {
-		t.Errorf("the server receives %x, %v, want a Decline and h", b, err)
-	}
-}
-
-// TestHostsStopped has a client whose supervisor is stopped: it waits for that once, and not with each
-// connection.
-func TestHostsStopped(t *testing.T) {
-	l := optionLab(t)
-	l.serve()
-	client := l.run(1, "laters", l.addr(0), "waits", "6")
-	client.hear("here")
-	began := time.Now()
-	for _, pid := range processesOf(t, "run-supervise", l.dirs[1]) {
-		syscall.Kill(pid, syscall.SIGSTOP)
-		defer syscall.Kill(pid, syscall.SIGKILL)
-	}
-	client.hear("done")
-	if took := time.Since(began); took > 8*time.Second {
-		t.Errorf("6 connections have taken %v", took)
-	}
 }
