@@ -148,6 +148,6 @@ suite-test: ## test suites of other projects bare and under gosmc run, compared;
 equal-test: ## random calls over TCP and under gosmc run, compared, for EQUALTIME (3m); SEED= plays one run again: see test/equal/README.md
 	go run ./test/equal -time $(EQUALTIME) $(if $(SEED),-seed $(SEED))
 
-interop: ## RDMA against real Linux in a virtual machine: needs root, see test/interop/README.md
+interop: ## RDMA against real Linux in a virtual machine: needs root; AGAIN= tries some failed cases twice: see test/interop/README.md
 	go test -count=1 -run TestSMCRv1 ./internal/host
-	go run ./test/interop
+	go run ./test/interop $(if $(AGAIN),-again $(AGAIN))

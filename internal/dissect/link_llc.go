@@ -286,10 +286,7 @@ func (t *Tracker) deleteLink(f *flow, m llc.DeleteLink) {
 		if g.Deleted.IsZero() {
 			g.Deleted = t.packet.Time
 		}
-		for len(g.calls) > 0 {
-			t.endCall(g.calls[0])
-		}
-		return
+		return // requests are not forgotten, because their replies may be on their way
 	}
 	l := g.link(m.Link)
 	if l == nil {

@@ -185,6 +185,12 @@ var rules = []struct {
 		s.Now = s.Now.Add(11 * time.Second)
 		s.CDC(s2c, dissecttest.Set(cdc.Abort))
 	}, nil},
+	{"reply after DELETE LINK for all", func(s *dissecttest.Script) {
+		s.LLC(c2s, 0, llc.DeleteRKey{Header: request, RKeys: []wire.RKey{0x201}})
+		s.LLC(s2c, 0, llc.DeleteLink{Header: request, All: true, Orderly: true, Reason: llc.DeleteProgram})
+		s.LLC(s2c, 0, llc.DeleteRKey{Header: reply, Count: 1})
+		s.LLC(c2s, 0, llc.DeleteLink{Header: request, All: true, Orderly: true, Reason: llc.DeleteProgram})
+	}, nil},
 	{"CONFIRM LINK of another queue pair", func(s *dissecttest.Script) {
 		l := s.Links[0]
 		s.LLC(s2c, 0, llc.ConfirmLink{Header: request, CacheSize: llc.NoEyecatcher, GID: wire.GIDFromAddr(l.Addr[1]), QPN: 0x99, Link: 1})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -341,5 +342,24 @@ func TestHexGID(t *testing.T) {
 	}
 	if b, err := hex.DecodeString(got); err != nil || wire.GID(b) != g {
 		t.Errorf("hexGID(%v) = %q does not lead back", g, got)
+	}
+}
+
+func TestMayPassAgain(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{fmt.Errorf("gosmc dump has 1 %w:\nviolation", errFindings), true},
+		{fmt.Errorf("round 3: %w", context.DeadlineExceeded), true},
+		{fmt.Errorf("our region: %s", difference([]byte{1}, []byte{2})), false},
+		{errors.Join(errFindings, errors.New("byte 7 of 9 is 0x1, want 0x2")), false},
+		{errors.New("the guest's region has a wrong byte at offset 3"), false},
+		{errors.New("byte 3 of our region without permission has changed"), false},
+	} {
+		if got := mayPassAgain(tt.err); got != tt.want {
+			t.Errorf("%v: %v, want %v", tt.err, got, tt.want)
+		}
 	}
 }
