@@ -74,6 +74,12 @@ static bool alone(const struct set *s)
 	return !s->plain && s->generation == births_generation();
 }
 
+/* sole says whether this thread is the only one that waits for an instance. */
+static bool sole(const struct set *s)
+{
+	return s->owner == ring_thread();
+}
+
 /* settle tells the kernel of one registration. The lock is held. */
 static void settle(struct watch *w, int fd)
 {
@@ -189,6 +195,22 @@ void epoll_settle_all(void)
 	}
 }
 
+/*
+ * forgotten forgets the registration of a descriptor that is about to be closed. A change that waits to be told is told if another thread waits at the instance: until the
+ * descriptor is closed that would hear of a registration which it has taken back, and whose data its program has freed.
+ */
+static void forgotten(struct watch *w, int fd)
+{
+	struct set *s = set_at(w->epfd);
+
+	if (s && s->serial == w->serial && w->listed == w->serial && !sole(s) && set_lock(s)) {
+		if (w->serial == s->serial)
+			settle(w, fd);
+		set_unlock(s);
+	}
+	w->serial = 0;
+}
+
 /* epoll_closed forgets a descriptor: the kernel has no registration of it any more, as nobody else has the socket. */
 void epoll_closed(int fd)
 {
@@ -200,7 +222,7 @@ void epoll_closed(int fd)
 	if ((!s && !watched) || (pid_t)SYS(getpid) != births_process()) /* after vfork the tables are another process's */
 		return;
 	if (watched)
-		watches[fd].serial = 0;
+		forgotten(&watches[fd], fd);
 	if (s)
 		__atomic_store_n(&s->serial, 0, __ATOMIC_SEQ_CST);
 }
@@ -268,12 +290,6 @@ static void learn(struct set *s, int epfd, struct watch *w, const struct end *e,
 	w->gone = w->shown = false;
 	w->rounds = 0;
 	w->serial = s->serial;
-}
-
-/* sole says whether this thread is the only one that waits for an instance. */
-static bool sole(const struct set *s)
-{
-	return s->owner == ring_thread();
 }
 
 /* epoll_instance says whether a descriptor is an instance that was made here. */

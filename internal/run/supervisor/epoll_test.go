@@ -8,7 +8,7 @@ import (
 )
 
 // Cases of testdata/epoll.c.
-var epollCases = []string{"random", "random-data", "others", "gone", "many", "quiet"}
+var epollCases = []string{"random", "random-data", "others", "gone", "passed", "many", "quiet"}
 
 func epollProgram(t *testing.T) string {
 	t.Helper()
@@ -38,5 +38,5 @@ func TestEpoll(t *testing.T) {
 func TestEpollSanitized(t *testing.T) {
 	library := sanitizedLibrary(t)
 	s := newTestSupervisor(t)
-	runRings(t, epollProgram(t), epollCases[:5], 5, "MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
+	runRings(t, epollProgram(t), epollCases[:6], 5, "MOVED=1", "ASAN_OPTIONS=detect_leaks=0", "LD_PRELOAD="+library, proto.EnvSocket+"="+s.Path)
 }

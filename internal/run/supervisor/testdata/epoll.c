@@ -459,6 +459,46 @@ static void test_gone(void)
 	CHECK(epoll_wait(ep, &e, 0, 0) == -1 && errno == EINVAL);
 }
 
+#define PASSED 300
+
+static int passed = -1;
+
+static void *closes(void *arg)
+{
+	for (int i = 0, fd; i < PASSED; i++) {
+		while ((fd = __atomic_load_n(&passed, __ATOMIC_ACQUIRE)) < 0)
+			;
+		close(fd);
+		__atomic_store_n(&passed, -1, __ATOMIC_RELEASE);
+	}
+	return arg;
+}
+
+/*
+ * The thread that waits takes a socket out, or wants no events of it any more, and another thread closes it, as the workers of apache do: it is not reported from then on,
+ * as the program may have freed whatever it knows it by.
+ */
+static void test_passed(void)
+{
+	struct epoll_event e;
+	int ep = epoll_create1(0), a, b;
+	pthread_t t;
+
+	CHECK(pthread_create(&t, NULL, closes, NULL) == 0);
+	for (uint64_t i = 1; i <= PASSED; i++) {
+		pair(&a, &b);
+		CHECK(control(ep, EPOLL_CTL_ADD, a, EPOLLIN, i << 32) == 0 && send(b, buf, 1, 0) == 1);
+		CHECK(wait_for(ep, &e, 1, 10000) == 1 && e.data.u64 == i << 32);
+		CHECK(control(ep, i % 2 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, a, 0, 0) == 0);
+		__atomic_store_n(&passed, a, __ATOMIC_RELEASE);
+		do
+			CHECK(wait_for(ep, &e, 1, 0) == 0);
+		while (__atomic_load_n(&passed, __ATOMIC_ACQUIRE) >= 0);
+		close(b);
+	}
+	CHECK(pthread_join(t, NULL) == 0);
+}
+
 /* A program that turns to writing and back with each message does not trouble the kernel. */
 static void test_quiet(void)
 {
@@ -531,6 +571,8 @@ int main(int argc, char **argv)
 		test_others();
 	else if (strcmp(name, "gone") == 0)
 		test_gone();
+	else if (strcmp(name, "passed") == 0)
+		test_passed();
 	else if (strcmp(name, "many") == 0)
 		test_many();
 	else if (strcmp(name, "quiet") == 0)
