@@ -128,8 +128,9 @@ func (h *Host) Stats() HostStats {
 		Fallbacks:  []FallbackStats{},
 		Ends:       []EndStats{},
 		LinkGroups: map[Mode]int{ModeSMCD: 0, ModeSMCR: 0},
-		Links:      map[string]int{"LINK_ACTIVATING": 0, "LINK_ACTIVE": 0, "LINK_LEAVING": 0, "LINK_INACTIVE": 0},
-		Limits:     []LimitStats{},
+		Links: map[string]int{"LINK_ACTIVATING": 0, "LINK_ACTIVE": 0, "LINK_LEAVING": 0,
+			"LINK_INACTIVE": 0},
+		Limits: []LimitStats{},
 	}
 	for m := range modeNames {
 		s.Modes[Mode(m)] = ModeStats{}

@@ -58,7 +58,8 @@ func (s *HostStats) fill(h *innerHost) {
 		s.Modes[m] = e
 	}
 	for _, f := range k.Fallbacks {
-		s.addFallback(FallbackStats{Code: uint32(f.Code), Tag: f.Tag, Text: f.Text, Client: f.Count - f.AsServer, Server: f.AsServer})
+		s.addFallback(FallbackStats{Code: uint32(f.Code), Tag: f.Tag, Text: f.Text,
+			Client: f.Count - f.AsServer, Server: f.AsServer})
 	}
 	s.sortFallbacks()
 	s.Handshakes = HandshakeStats{Done: k.HandshakesOK, Failed: k.HandshakesFailed, Took: Histogram{

@@ -30,7 +30,8 @@ func PreparePins(dir string) error {
 	parent := filepath.Dir(filepath.Clean(dir))
 	is, err := isBPF(parent)
 	if err == nil && !is && parent == systemFS {
-		if err := unix.Mount("bpf", systemFS, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		if err := unix.Mount("bpf", systemFS, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC,
+			"mode=0700"); err != nil {
 			return fmt.Errorf("bpf: mount a file system of the type bpf on %s: %w", systemFS, err)
 		}
 		is, err = isBPF(parent)

@@ -84,5 +84,6 @@ func kernelLacks(err error) error {
 	var name unix.Utsname
 	_ = unix.Uname(&name)
 	release := unix.ByteSliceToString(name.Release[:])
-	return fmt.Errorf("the programs for it need Linux 5.15, and Linux %s does not load them: %w", release, err)
+	return fmt.Errorf("the programs for it need Linux 5.15, and Linux %s does not load them: %w",
+		release, err)
 }

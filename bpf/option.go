@@ -145,7 +145,8 @@ func complete(pins string, group uint64) bool {
 }
 
 // attach updates the link that is pinned at pin, if it is one to this control group, and else makes one.
-func attach(p *ebpf.Program, kind ebpf.AttachType, cgroup string, inode uint64, pin string) (l link.Link, found bool, err error) {
+func attach(p *ebpf.Program, kind ebpf.AttachType, cgroup string, inode uint64,
+	pin string) (l link.Link, found bool, err error) {
 	l, err = link.LoadPinnedLink(pin, nil)
 	switch {
 	case errors.Is(err, os.ErrNotExist):

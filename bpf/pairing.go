@@ -266,7 +266,8 @@ func (r *Reports) Next() (Report, error) {
 			return Report{}, err
 		}
 		if b, native := record.RawSample, binary.NativeEndian; len(b) >= 16 {
-			return Report{Netns: native.Uint64(b), Process: native.Uint32(b[8:]), User: native.Uint32(b[12:])}, nil
+			return Report{Netns: native.Uint64(b), Process: native.Uint32(b[8:]),
+				User: native.Uint32(b[12:])}, nil
 		}
 	}
 }

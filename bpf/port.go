@@ -48,7 +48,8 @@ func OpenPort(pins, name string, random [16]byte) (*Port, error) {
 	if err != nil {
 		return nil, explain("load", err)
 	}
-	p := &Port{dir: dir, sockets: c.DetachMap("sockets"), owners: c.DetachMap("owners"), program: c.DetachProgram("steer")}
+	p := &Port{dir: dir, sockets: c.DetachMap("sockets"), owners: c.DetachMap("owners"),
+		program: c.DetachProgram("steer")}
 	secrets := c.Maps["secrets"]
 	defer c.Close()
 	if err = secrets.Lookup(uint32(0), &p.secret); err == nil && p.secret == ([16]byte{}) {
@@ -105,7 +106,8 @@ func (p *Port) Used() (bool, error) {
 // Put gives a free slot to a socket, which is bound with SO_REUSEPORT, and has the port's packets
 // steered. It forbids the socket's next owner to exchange the steering for something else.
 func (p *Port) Put(slot uint32, fd int, o Owner) error {
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_EBPF, p.program.FD()); err != nil {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_EBPF,
+		p.program.FD()); err != nil {
 		return explain("steer", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1); err != nil {

@@ -115,7 +115,8 @@ func hash(parts ...[]byte) uint64 {
 func Key(server netip.AddrPort, netns, program uint64) uint64 {
 	ip := server.Addr().As16()
 	e := binary.NativeEndian
-	return max(1, hash(ip[:], e.AppendUint16(nil, server.Port()), e.AppendUint64(nil, netns), e.AppendUint64(nil, program)))
+	return max(1, hash(ip[:], e.AppendUint16(nil, server.Port()), e.AppendUint64(nil, netns),
+		e.AppendUint64(nil, program)))
 }
 
 // places returns where the entries begin in the table of which a key may have one.

@@ -144,7 +144,8 @@ type Counters struct {
 
 // Start sets up the agent by cfg, and serves. The error says which part is missing.
 func Start(cfg Config) (*Agent, error) {
-	a := &Agent{cfg: cfg, log: cfg.Logger, started: time.Now(), clients: make(chan struct{}, maxClients), conns: make(map[*net.UnixConn]account)}
+	a := &Agent{cfg: cfg, log: cfg.Logger, started: time.Now(), clients: make(chan struct{}, maxClients),
+		conns: make(map[*net.UnixConn]account)}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
 	}
@@ -373,7 +374,8 @@ func (a *Agent) servePort(c *net.UnixConn, who *client, request port.Request) {
 		return
 	}
 	a.count(func(n *Counters) { n.Granted++ })
-	a.log.Info("port granted", "address", request.Address, "pid", who.pid, "uid", who.user, "first QPN", answer.First)
+	a.log.Info("port granted", "address", request.Address, "pid", who.pid, "uid", who.user, "first QPN",
+		answer.First)
 }
 
 var errNoPorts = errors.New("this agent shares no ports")
@@ -448,7 +450,8 @@ func send(c *net.UnixConn, answer port.Answer, fd int) error {
 	answer.Version = port.Version
 	b, err := json.Marshal(answer)
 	if err == nil && len(b) > port.MaxAnswer {
-		b, err = json.Marshal(port.Answer{Version: port.Version, Error: "the answer does not fit into a message"})
+		b, err = json.Marshal(port.Answer{Version: port.Version,
+			Error: "the answer does not fit into a message"})
 	}
 	if err != nil {
 		return err

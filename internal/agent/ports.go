@@ -120,7 +120,8 @@ func (p *ports) sweep() map[endpoint]map[uint32]bpf.Owner {
 // grant makes a socket for a client. One of its threads has asked.
 func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port.Answer, fd int, err error) {
 	ip := addr.Addr()
-	if !ip.IsValid() || ip.IsUnspecified() || ip.IsMulticast() || ip.Is4In6() || addr.Port() == 0 || len(ip.Zone()) >= unix.IFNAMSIZ || (ip.Zone() != "" && !ip.IsLinkLocalUnicast()) {
+	if !ip.IsValid() || ip.IsUnspecified() || ip.IsMulticast() || ip.Is4In6() || addr.Port() == 0 ||
+		len(ip.Zone()) >= unix.IFNAMSIZ || (ip.Zone() != "" && !ip.IsLinkLocalUnicast()) {
 		return answer, -1, fmt.Errorf("%v is not an address and port of a device", addr)
 	}
 	e := endpoint{who.netns, addr}
@@ -155,7 +156,8 @@ func (p *ports) grant(who *client, addr netip.AddrPort, thread int) (answer port
 	p.accounts[e], _ = accountOf(who.user, who.netns, p.netns)
 	p.watch()
 	key := sp.Secret()
-	return port.Answer{First: wire.QPN(slot) << slotBits, Count: 1 << slotBits, Key: hex.EncodeToString(key[:])}, fd, nil
+	return port.Answer{First: wire.QPN(slot) << slotBits, Count: 1 << slotBits,
+		Key: hex.EncodeToString(key[:])}, fd, nil
 }
 
 // find returns the port, which it makes if need be. An account that has a socket of too many ports
@@ -200,7 +202,8 @@ func choose(sp *bpf.Port, who *client) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	whose, _ := accountOf(who.user, 0, 0) // all of them are of one namespace, of which root may have the whole
+	// all of them are of one namespace, of which root may have the whole
+	whose, _ := accountOf(who.user, 0, 0)
 	own := 0
 	for _, o := range owners {
 		if other, _ := accountOf(o.User, 0, 0); other == whose {
@@ -247,7 +250,8 @@ func (p *ports) status() (list []PortStatus, vacant []VacantStatus, err error) {
 		}
 		s := PortStatus{Address: e.addr.String(), Namespace: e.netns, Sockets: []SocketStatus{}}
 		for slot, o := range owners {
-			s.Sockets = append(s.Sockets, SocketStatus{FirstQPN: slot << slotBits, QPNs: 1 << slotBits, Process: o.Process, User: o.User})
+			s.Sockets = append(s.Sockets, SocketStatus{FirstQPN: slot << slotBits, QPNs: 1 << slotBits,
+				Process: o.Process, User: o.User})
 		}
 		slices.SortFunc(s.Sockets, func(a, b SocketStatus) int { return int(a.FirstQPN) - int(b.FirstQPN) })
 		list = append(list, s)

@@ -21,7 +21,8 @@ func (s *Status) Write(w io.Writer) error {
 	s.Pairing.addTo(t)
 	s.Introductions.addTo(t)
 	t.Add("requests", listCounts(
-		count{s.Served.Granted, "granted"}, count{s.Served.Refused, "refused"}, count{s.Served.Unfit, "unfit"}))
+		count{s.Served.Granted, "granted"}, count{s.Served.Refused,
+			"refused"}, count{s.Served.Unfit, "unfit"}))
 	for _, v := range s.Vacant {
 		t.Add("port "+text.Printable(v.Address), fmt.Sprintf(
 			"without process; queue pairs that send to it are answered until %s, %s",

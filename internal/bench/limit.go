@@ -75,7 +75,8 @@ func openRing(f *os.File) (*ringConn, error) {
 	if size < ringMinimum || size&(size-1) != 0 {
 		return nil, errors.New("limit: not a ring")
 	}
-	m, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	m, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}

@@ -109,7 +109,8 @@ func failover(cut func(server int) error) *workload {
 			}
 			if used := linksOf(conns); len(used) != 2 {
 				m.finish()
-				return errors.Join(fmt.Errorf("connections use the links %v before one is lost", used), <-done)
+				return errors.Join(fmt.Errorf("connections use the links %v before one is lost",
+					used), <-done)
 			}
 			if err := cut(int(binary.BigEndian.Uint64(pid[:]))); err != nil {
 				m.finish()

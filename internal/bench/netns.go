@@ -52,7 +52,8 @@ func siteLoopback(ctx context.Context, why error) *site {
 
 // randomLoopback is an address that hardly anybody else uses: 127.16.0.1 to 127.255.255.254.
 func randomLoopback() netip.Addr {
-	return netip.AddrFrom4([4]byte{127, 16 + byte(rand.IntN(240)), byte(rand.IntN(256)), 1 + byte(rand.IntN(254))})
+	return netip.AddrFrom4([4]byte{127, 16 + byte(rand.IntN(240)), byte(rand.IntN(256)),
+		1 + byte(rand.IntN(254))})
 }
 
 // vethNet has the addresses of both ends of all veth pairs. Nobody else is in their namespaces.

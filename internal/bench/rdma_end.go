@@ -249,14 +249,16 @@ func (e *rdmaEnd) received(c *rdma.Completion) (uint64, error) {
 
 // appendWrite appends the work requests for number: size bytes from a place of the source to the
 // same place of the other worker's target, and a message behind them from place box of the outbox.
-func (e *rdmaEnd) appendWrite(wrs []rdma.SendWR, number uint64, place, size, box int, signaled bool) []rdma.SendWR {
+func (e *rdmaEnd) appendWrite(wrs []rdma.SendWR, number uint64, place, size, box int,
+	signaled bool) []rdma.SendWR {
 	offset := place * size
 	stamp(e.source.Bytes()[offset:][:size], number)
 	write := rdma.SendWR{Op: rdma.OpWrite, Remote: e.remote.Addr + uint64(offset), RKey: e.remote.RKey}
 	write.Local[0] = rdma.SGE{MR: e.source, Addr: e.source.Addr() + uint64(offset), Len: uint32(size)}
 	binary.LittleEndian.PutUint64(message(e.outbox, box), number)
 	send := rdma.SendWR{ID: number, Op: rdma.OpSend, Signaled: signaled}
-	send.Local[0] = rdma.SGE{MR: e.outbox, Addr: e.outbox.Addr() + uint64(box*cdc.MessageLen), Len: cdc.MessageLen}
+	send.Local[0] = rdma.SGE{MR: e.outbox, Addr: e.outbox.Addr() + uint64(box*cdc.MessageLen),
+		Len: cdc.MessageLen}
 	return append(wrs, write, send)
 }
 

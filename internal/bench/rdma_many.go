@@ -78,7 +78,8 @@ type manyEnd struct {
 }
 
 // openMany makes n queue pairs with boxes messages each, and memory of places writes for all together.
-func openMany(m *meter, peer *controlConn, n, places, boxes int, handle func(*manyEnds, []rdma.Completion) error) (*manyEnds, error) {
+func openMany(m *meter, peer *controlConn, n, places, boxes int,
+	handle func(*manyEnds, []rdma.Completion) error) (*manyEnds, error) {
 	ip, err := peer.localIP()
 	if err != nil {
 		return nil, err
@@ -87,7 +88,8 @@ func openMany(m *meter, peer *controlConn, n, places, boxes int, handle func(*ma
 	if err != nil {
 		return nil, err
 	}
-	e := &manyEnds{dev: dev, meter: m, size: m.settings.Size, byQP: make(map[verbs.QP]*manyEnd), result: make(chan error, 1)}
+	e := &manyEnds{dev: dev, meter: m, size: m.settings.Size, byQP: make(map[verbs.QP]*manyEnd),
+		result: make(chan error, 1)}
 	if err := e.setUp(n, places, boxes, handle); err != nil {
 		e.close()
 		return nil, err
@@ -205,7 +207,8 @@ func (e *manyEnds) end(err error) { e.once.Do(func() { e.result <- err }) }
 func (e *manyEnds) check(batch []rdma.Completion) error {
 	for i := range batch {
 		if c := &batch[i]; c.Status != rdma.StatusOK {
-			return fmt.Errorf("queue pair %d of %d: %v: %v", e.byQP[c.QP].index+1, len(e.ends), c.Op, c.Status)
+			return fmt.Errorf("queue pair %d of %d: %v: %v", e.byQP[c.QP].index+1, len(e.ends),
+				c.Op, c.Status)
 		}
 	}
 	return nil
@@ -233,8 +236,10 @@ func receiveMany(m *meter, peer *controlConn, n int) error {
 	defer e.close()
 	clear(e.data.Bytes()) // has the kernel find the pages now
 	m.shareAmong(n)
-	m.note(fmt.Sprintf("%d queue pairs, path MTU %d%s", n, m.settings.Packet, describeSocket(e.dev.Capabilities())), 0)
-	if err := e.connect(peer, roleServer, func(i int) uint64 { return e.data.Addr() + uint64(i*e.size) }); err != nil {
+	m.note(fmt.Sprintf("%d queue pairs, path MTU %d%s", n, m.settings.Packet,
+		describeSocket(e.dev.Capabilities())), 0)
+	if err := e.connect(peer, roleServer,
+		func(i int) uint64 { return e.data.Addr() + uint64(i*e.size) }); err != nil {
 		return err
 	}
 	heard := make(chan error, 1)
@@ -267,7 +272,8 @@ func (e *manyEnds) takeMany(batch []rdma.Completion) error {
 		end := e.byQP[c.QP]
 		number := binary.LittleEndian.Uint64(e.bytesOf(e.box(end, int(c.ID), manyReceives)))
 		if c.Len != cdc.MessageLen || number != end.number+1 {
-			return fmt.Errorf("queue pair %d: message %d of %d bytes came after %d", end.index+1, number, c.Len, end.number)
+			return fmt.Errorf("queue pair %d: message %d of %d bytes came after %d", end.index+1, number,
+				c.Len, end.number)
 		}
 		end.number = number
 		if err := end.qp.PostRecv(e.receive(end, int(c.ID))); err != nil {
@@ -320,7 +326,8 @@ func sendMany(m *meter, peer *controlConn, n int) error {
 		st := end.qp.Stats()
 		sent, again = sent+st.SentPackets, again+st.Retransmitted
 	}
-	mode := fmt.Sprintf("%d queue pairs, path MTU %d%s", n, m.settings.Packet, describeSocket(e.dev.Capabilities()))
+	mode := fmt.Sprintf("%d queue pairs, path MTU %d%s", n, m.settings.Packet,
+		describeSocket(e.dev.Capabilities()))
 	if sent > 0 {
 		mode += fmt.Sprintf(", %.3g %% of the packets sent again", 100*float64(again)/float64(sent))
 	}
@@ -347,7 +354,8 @@ func (e *manyEnds) appendMany(wrs []rdma.SendWR, end *manyEnd, number uint64) []
 	write.Local[0] = rdma.SGE{MR: e.data, Addr: e.data.Addr(), Len: uint32(e.size)}
 	box := e.box(end, int(number%manyOutstanding), manyOutstanding)
 	binary.LittleEndian.PutUint64(e.bytesOf(box), number)
-	return append(wrs, write, rdma.SendWR{ID: number, Op: rdma.OpSend, Signaled: true, Local: [2]rdma.SGE{box}})
+	return append(wrs, write, rdma.SendWR{ID: number, Op: rdma.OpSend, Signaled: true,
+		Local: [2]rdma.SGE{box}})
 }
 
 // refillMany is the handler of the client.

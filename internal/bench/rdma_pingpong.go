@@ -80,7 +80,8 @@ type rallyPlayer struct {
 
 func newRallyPlayer(m *meter, peer *controlConn) (*rallyPlayer, error) {
 	ring := rdmaRallyPlaces * m.settings.Size
-	size := rdmaSizes{source: ring, target: ring, sends: 2 * rdmaRallyPlaces, outbox: rdmaRallyPlaces, inbox: rdmaRallyPlaces}
+	size := rdmaSizes{source: ring, target: ring, sends: 2 * rdmaRallyPlaces, outbox: rdmaRallyPlaces,
+		inbox: rdmaRallyPlaces}
 	end, err := openFor(m, peer, size, 0, 0)
 	if err != nil {
 		return nil, err

@@ -76,7 +76,8 @@ type writeVerdict struct {
 
 func receiveWrites(m *meter, peer *controlConn, share float64) error {
 	// The outbox and the source are unused.
-	end, err := openFor(m, peer, rdmaSizes{source: 1, target: rdmaRing, sends: 1, outbox: 1, inbox: rdmaReceives}, share, 1)
+	end, err := openFor(m, peer, rdmaSizes{source: 1, target: rdmaRing, sends: 1, outbox: 1,
+		inbox: rdmaReceives}, share, 1)
 	if err != nil {
 		return err
 	}
@@ -153,7 +154,8 @@ type writeSender struct {
 }
 
 func sendWrites(m *meter, peer *controlConn, share float64) error {
-	size := rdmaSizes{source: rdmaRing, target: 1, sends: 2 * rdmaOutstanding, outbox: rdmaOutstanding, inbox: 1}
+	size := rdmaSizes{source: rdmaRing, target: 1, sends: 2 * rdmaOutstanding,
+		outbox: rdmaOutstanding, inbox: 1}
 	end, err := openFor(m, peer, size, share, 2)
 	if err != nil {
 		return err
@@ -172,7 +174,8 @@ func sendWrites(m *meter, peer *controlConn, share float64) error {
 	err = w.wait()
 	mode := end.describe(m.settings.Packet)
 	if st := end.qp.Stats(); st.SentPackets > 0 {
-		mode += fmt.Sprintf(", %.3g %% of the packets sent again", 100*float64(st.Retransmitted)/float64(st.SentPackets))
+		mode += fmt.Sprintf(", %.3g %% of the packets sent again",
+			100*float64(st.Retransmitted)/float64(st.SentPackets))
 	}
 	m.note(mode, rdmaRing)
 	if err != nil {
@@ -246,7 +249,8 @@ func checkRing(got []byte, size int, count uint64) error {
 	}
 	for i := range want {
 		if got[i] != want[i] {
-			return fmt.Errorf("after %d writes byte %d of the ring is %#x, want %#x", count, i, got[i], want[i])
+			return fmt.Errorf("after %d writes byte %d of the ring is %#x, want %#x", count, i,
+				got[i], want[i])
 		}
 	}
 	panic("bench: impossible difference")

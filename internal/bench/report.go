@@ -50,19 +50,20 @@ type Result struct {
 
 // A TransportResult sums up the rounds of one transport.
 type TransportResult struct {
-	Transport   string    `json:"transport"`
-	Mode        string    `json:"mode"` // the actual mode of the connections
-	Median      float64   `json:"median"`
-	Min         float64   `json:"min"`
-	Max         float64   `json:"max"`
-	Rounds      []float64 `json:"rounds"`
-	P50         float64   `json:"p50_us"` // median over the rounds; 0 where no round trips are timed
-	P99         float64   `json:"p99_us"`
-	CPUs        float64   `json:"cpus"`         // CPU seconds of both processes per second
-	CPUEach     float64   `json:"cpu_us_each"`  // CPU time of all processes for an operation, in microseconds; 0: not measured by itself
-	BufferBytes int       `json:"buffer_bytes"` // receive buffer of a connection; 0: unknown
-	LostPercent float64   `json:"lost_percent"` // of the packets, median over the rounds; 0: none, or unknown
-	Error       string    `json:"error"`        // why there is no result
+	Transport string    `json:"transport"`
+	Mode      string    `json:"mode"` // the actual mode of the connections
+	Median    float64   `json:"median"`
+	Min       float64   `json:"min"`
+	Max       float64   `json:"max"`
+	Rounds    []float64 `json:"rounds"`
+	P50       float64   `json:"p50_us"` // median over the rounds; 0 where no round trips are timed
+	P99       float64   `json:"p99_us"`
+	CPUs      float64   `json:"cpus"` // CPU seconds of both processes per second
+	// CPU time of all processes for an operation, in microseconds; 0: not measured by itself
+	CPUEach     float64 `json:"cpu_us_each"`
+	BufferBytes int     `json:"buffer_bytes"` // receive buffer of a connection; 0: unknown
+	LostPercent float64 `json:"lost_percent"` // of the packets, median over the rounds; 0: none, or unknown
+	Error       string  `json:"error"`        // why there is no result
 }
 
 // A BoundResult compares two transports.
@@ -127,8 +128,9 @@ func (r *Report) evaluate(chosen []*Row, rounds roundTable) {
 			e := bound.evaluate(true, result.find(bound.subject).ofCPU(), result.find(bound.against).ofCPU())
 			result.CPUBounds = append(result.CPUBounds, e)
 			if e.Verdict == Miss { // a missing measurement is reported above
-				r.MustMissed = append(r.MustMissed, fmt.Sprintf("%s: %s takes %s of the processor time of %s, must be at most %s",
-					result.Name, e.Subject, FormatRatio(e.Ratio), e.Against, FormatRatio(e.Must)))
+				r.MustMissed = append(r.MustMissed,
+					fmt.Sprintf("%s: %s takes %s of the processor time of %s, must be at most %s",
+						result.Name, e.Subject, FormatRatio(e.Ratio), e.Against, FormatRatio(e.Must)))
 			}
 		}
 		r.Benchmarks = append(r.Benchmarks, result)
@@ -222,9 +224,11 @@ func (e BoundResult) missed(r *Result) string {
 			limit = "at most"
 		}
 		if e.Against == "" {
-			return fmt.Sprintf("%s: %s is %s %s, must be %s %s", r.Name, e.Subject, formatNumberPlain(e.Ratio), r.Unit, limit, formatNumberPlain(e.Must))
+			return fmt.Sprintf("%s: %s is %s %s, must be %s %s", r.Name, e.Subject,
+				formatNumberPlain(e.Ratio), r.Unit, limit, formatNumberPlain(e.Must))
 		}
-		return fmt.Sprintf("%s: %s is %s of %s, must be %s %s", r.Name, e.Subject, FormatRatio(e.Ratio), e.Against, limit, FormatRatio(e.Must))
+		return fmt.Sprintf("%s: %s is %s of %s, must be %s %s", r.Name, e.Subject, FormatRatio(e.Ratio),
+			e.Against, limit, FormatRatio(e.Must))
 	case Failed:
 		why := r.find(e.Subject).Error
 		if e.Against == "" {
@@ -233,7 +237,8 @@ func (e BoundResult) missed(r *Result) string {
 		if why == "" {
 			why = r.find(e.Against).Error
 		}
-		return fmt.Sprintf("%s: %s against %s not measured: %s", r.Name, e.Subject, e.Against, cmp.Or(why, "n/a"))
+		return fmt.Sprintf("%s: %s against %s not measured: %s", r.Name, e.Subject, e.Against,
+			cmp.Or(why, "n/a"))
 	case Pass, PassAim, BelowAim:
 		return ""
 	}

@@ -102,8 +102,9 @@ var rows = []*Row{
 		Transports: []string{transportTCP, transportUDP, transportRDMA},
 		veth:       1500,
 		settings:   workSettings{Size: 64 << 10, Reads: 1 << 20, Packet: 1024},
-		workOver:   map[string]*workload{transportTCP: oneWay, transportUDP: udpWrite, transportRDMA: rdmaWrite(0)},
-		value:      gigabytes,
+		workOver: map[string]*workload{transportTCP: oneWay, transportUDP: udpWrite,
+			transportRDMA: rdmaWrite(0)},
+		value: gigabytes,
 		bounds: []bound{
 			// TCP on a veth skips checksums and segmentation, which no packet on a wire can: it is
 			// shown, and no bound.
@@ -115,9 +116,10 @@ var rows = []*Row{
 		Transports: []string{transportTCP, transportUDP, transportRDMA},
 		veth:       9000,
 		settings:   workSettings{Size: 64 << 10, Reads: 1 << 20, Packet: 4096},
-		workOver:   map[string]*workload{transportTCP: oneWay, transportUDP: udpWrite, transportRDMA: rdmaWrite(0)},
-		value:      gigabytes,
-		bounds:     []bound{{transportRDMA, transportUDP, 0.6, 0.8}},
+		workOver: map[string]*workload{transportTCP: oneWay, transportUDP: udpWrite,
+			transportRDMA: rdmaWrite(0)},
+		value:  gigabytes,
+		bounds: []bound{{transportRDMA, transportUDP, 0.6, 0.8}},
 	},
 	{
 		Name: "rdma-pingpong-64", Title: "round trip of a 64-byte RDMA WRITE and a 44-byte SEND", Unit: "µs", lower: true,
@@ -223,7 +225,8 @@ var rows = []*Row{
 		Transports: []string{transportLink, transportLinks},
 		veth:       1500, pairs: 2,
 		settings: workSettings{Size: 64 << 10, Reads: 64 << 10, Conns: 8},
-		workOver: map[string]*workload{transportLink: bulkOver(1), transportLinks: bulkOver(2)}, value: gigabytes,
+		workOver: map[string]*workload{transportLink: bulkOver(1),
+			transportLinks: bulkOver(2)}, value: gigabytes,
 		bounds: []bound{{transportLinks, transportLink, 0.9, 1.1}},
 	},
 	{
@@ -301,7 +304,8 @@ var (
 	podTransports  = []string{transportTCP, transportSMCD}
 	smcrTransports = []string{transportTCP, transportSMCR}
 	manyTransports = []string{transportQP8, transportQP64, transportQP1000}
-	manyWork       = map[string]*workload{transportQP8: rdmaMany(8), transportQP64: rdmaMany(64), transportQP1000: rdmaMany(1000)}
+	manyWork       = map[string]*workload{transportQP8: rdmaMany(8), transportQP64: rdmaMany(64),
+		transportQP1000: rdmaMany(1000)}
 )
 
 // The possible numbers of a row.

@@ -38,7 +38,8 @@ type roundTable map[string]map[string][]roundResult
 // Run measures the chosen rows and judges the results. It calls show, which may be nil, now and
 // then with its progress. The error is for an interruption; a failed measurement is a result with
 // an error.
-func Run(ctx context.Context, chosen []*Row, plan Plan, show func(format string, args ...any)) (*Report, error) {
+func Run(ctx context.Context, chosen []*Row, plan Plan,
+	show func(format string, args ...any)) (*Report, error) {
 	if show == nil {
 		show = func(string, ...any) {}
 	}
@@ -53,7 +54,8 @@ func Run(ctx context.Context, chosen []*Row, plan Plan, show func(format string,
 
 // measureAll runs the rows that the chosen ones need. The error is for an
 // interruption; a transport that cannot be measured is a result with a problem.
-func measureAll(ctx context.Context, chosen []*Row, plan Plan, show func(format string, args ...any)) (roundTable, error) {
+func measureAll(ctx context.Context, chosen []*Row, plan Plan,
+	show func(format string, args ...any)) (roundTable, error) {
 	rounds := make(roundTable)
 	var needed []*Row
 	for _, b := range chosen {
@@ -198,7 +200,8 @@ func (s *stage) podSite(ctx context.Context) (*site, error) {
 }
 
 // measureRound finds a site for a round and measures there.
-func (s *stage) measureRound(ctx context.Context, b *Row, transport string, plan Plan, ringSize int) (roundResult, error) {
+func (s *stage) measureRound(ctx context.Context, b *Row, transport string, plan Plan,
+	ringSize int) (roundResult, error) {
 	place, err := s.site(ctx, b)
 	if err != nil {
 		return roundResult{}, err
@@ -210,7 +213,8 @@ func (s *stage) measureRound(ctx context.Context, b *Row, transport string, plan
 }
 
 // measureRound starts two workers, lets them warm up and work, and ends them.
-func measureRound(ctx context.Context, place *site, b *Row, transport string, plan Plan, ringSize int) (roundResult, error) {
+func measureRound(ctx context.Context, place *site, b *Row, transport string, plan Plan,
+	ringSize int) (roundResult, error) {
 	var files []*os.File
 	if transport == transportLimit {
 		ring, err := newRingFile(ringSize)

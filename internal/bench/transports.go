@@ -151,7 +151,8 @@ func smcrEndpoint(spec workerSpec) (*endpoint, error) {
 	return e, nil
 }
 
-func smcEndpoint(spec workerSpec, config smc.Config, require smc.Requirement, mode smc.Mode) (*endpoint, error) {
+func smcEndpoint(spec workerSpec, config smc.Config, require smc.Requirement,
+	mode smc.Mode) (*endpoint, error) {
 	if spec.Settings.NoSpin {
 		config.Spin = -1
 	}

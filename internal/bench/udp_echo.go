@@ -80,7 +80,8 @@ var udpEcho = &workload{
 				return err
 			}
 			if got != len(out) || binary.LittleEndian.Uint64(in) != n {
-				return fmt.Errorf("datagram %d of %d bytes came back as %d of %d", n, len(out), binary.LittleEndian.Uint64(in), got)
+				return fmt.Errorf("datagram %d of %d bytes came back as %d of %d", n, len(out),
+					binary.LittleEndian.Uint64(in), got)
 			}
 			now := time.Since(start)
 			if m.measuring() {

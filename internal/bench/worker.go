@@ -55,10 +55,11 @@ type workerMessage struct {
 	Mode       string  `json:"mode,omitempty"`
 	Buffer     int     `json:"buffer,omitempty"` // bytes
 	Packets    uint64  `json:"packets,omitempty"`
-	Lost       int64   `json:"lost,omitempty"`  // of the packets; negative if more turned up than went missing
-	Least      float64 `json:"least,omitempty"` // the smallest share of the work, relative to the average
-	Slowest    int64   `json:"slowest_ns,omitempty"`
-	Problem    string  `json:"problem,omitempty"`
+	// of the packets; negative if more turned up than went missing
+	Lost    int64   `json:"lost,omitempty"`
+	Least   float64 `json:"least,omitempty"` // the smallest share of the work, relative to the average
+	Slowest int64   `json:"slowest_ns,omitempty"`
+	Problem string  `json:"problem,omitempty"`
 }
 
 // problem decodes a line that came when none was due.
@@ -182,7 +183,8 @@ func (m *meter) countOf(i, bytes int) {
 }
 
 func (m *meter) snapshot() snapshot {
-	s := snapshot{time.Now(), measure.CPUTime(), m.ops.Load(), m.bytes.Load(), m.packets.Load(), m.lost.Load(), nil}
+	s := snapshot{time.Now(), measure.CPUTime(), m.ops.Load(), m.bytes.Load(), m.packets.Load(),
+		m.lost.Load(), nil}
 	for i := range m.shares {
 		s.shares = append(s.shares, m.shares[i].Load())
 	}
@@ -331,7 +333,8 @@ func Work(in io.Reader, out io.Writer) error {
 }
 
 // obey carries out begin and end, and reports.
-func obey(parent *child.Parent, m *meter, role string, commands <-chan workerCommand, finished chan error) error {
+func obey(parent *child.Parent, m *meter, role string, commands <-chan workerCommand,
+	finished chan error) error {
 	for {
 		select {
 		case err := <-finished:

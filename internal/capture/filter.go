@@ -104,7 +104,8 @@ func (a *filter) when(value uint32, block filter) {
 func (a *filter) skipTags(block filter) {
 	kinds := frame.Tags()
 	for i, kind := range kinds {
-		a.add(bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(kind), SkipTrue: uint8(len(kinds) - 1 - i + len(block))})
+		a.add(bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(kind),
+			SkipTrue: uint8(len(kinds) - 1 - i + len(block))})
 	}
 	a.add(block...)
 }

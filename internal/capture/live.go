@@ -39,7 +39,8 @@ type LiveOptions struct {
 
 // LiveStats count the packets of a live capture since its beginning.
 type LiveStats struct {
-	Received  uint64 // passed the kernel's filter, with those dropped; over the loopback interface each is two
+	// passed the kernel's filter, with those dropped; over the loopback interface each is two
+	Received  uint64
 	Dropped   uint64 // had no room in the buffer
 	Unrelated uint64 // passed the kernel's filter and turned out not to belong to SMC
 }
@@ -77,7 +78,8 @@ func Live(name string, opts LiveOptions) (LiveSource, error) {
 	case opts.SnapLen == 0:
 		opts.SnapLen = MaxPacket
 	case opts.SnapLen < MinSnapLen || opts.SnapLen > MaxPacket:
-		return nil, fmt.Errorf("a snapshot length of %d bytes: it can be %d to %d", opts.SnapLen, MinSnapLen, MaxPacket)
+		return nil, fmt.Errorf("a snapshot length of %d bytes: it can be %d to %d", opts.SnapLen,
+			MinSnapLen, MaxPacket)
 	}
 	if opts.BufferBytes == 0 {
 		opts.BufferBytes = DefaultBufferBytes
@@ -112,7 +114,8 @@ func noInterface(name string, err error) error {
 		}
 	}
 	slices.Sort(names)
-	return fmt.Errorf("there is no interface %s, only %s, and %q for all", name, strings.Join(names, ", "), AnyInterface)
+	return fmt.Errorf("there is no interface %s, only %s, and %q for all", name, strings.Join(names, ", "),
+		AnyInterface)
 }
 
 // liveError adds advice for the user to an error.
@@ -386,7 +389,8 @@ func (l *live) count() {
 	}
 	// An error of the file is that it is closed, and the counts stay as they are.
 	_ = l.raw.Control(func(fd uintptr) {
-		if s, err := unix.GetsockoptTpacketStatsV3(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
+		if s, err := unix.GetsockoptTpacketStatsV3(int(fd), unix.SOL_PACKET,
+			unix.PACKET_STATISTICS); err == nil {
 			l.stats.Received += uint64(s.Packets)
 			l.stats.Dropped += uint64(s.Drops)
 		}

@@ -114,7 +114,8 @@ func (in *input) ended(what string, have, need int) error {
 	case have == 0 || in.closed.Load():
 		return io.EOF
 	}
-	return in.fault(in.offset, fmt.Errorf("%w: %d of %d bytes of %s are there", ErrTruncated, have, need, what))
+	return in.fault(in.offset, fmt.Errorf("%w: %d of %d bytes of %s are there", ErrTruncated, have,
+		need, what))
 }
 
 // Beginnings of files.

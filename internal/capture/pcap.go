@@ -96,7 +96,8 @@ func (r *pcapReader) Next() (*Packet, error) {
 	}
 	rec := r.record(h)
 	if rec.captured > MaxPacket {
-		return nil, r.resync(fmt.Errorf("%w: a packet of %d bytes, and at most %d are read", ErrCorrupt, rec.captured, MaxPacket))
+		return nil, r.resync(fmt.Errorf("%w: a packet of %d bytes, and at most %d are read", ErrCorrupt,
+			rec.captured, MaxPacket))
 	}
 	if doubts := r.doubts(rec); doubts != 0 && !r.followed(rec, doubts) {
 		return nil, r.resync(fmt.Errorf("%w: a packet of %d bytes with %d of them captured, at %d and %d/%d s",
@@ -181,7 +182,8 @@ func (r *pcapReader) tail(have, need int) error {
 		return r.ended("a packet", have, need)
 	}
 	if r.advance(1); r.findChain() {
-		return r.fault(start, fmt.Errorf("%w: a packet past the end of the file; %d bytes skipped", ErrCorrupt, r.offset-start))
+		return r.fault(start, fmt.Errorf("%w: a packet past the end of the file; %d bytes skipped",
+			ErrCorrupt, r.offset-start))
 	}
 	r.done = true
 	return r.fault(start, fmt.Errorf("%w: %d of %d bytes of a packet are there", ErrTruncated, have, need))

@@ -76,8 +76,10 @@ func newNgReader(in *input) (Source, error) {
 		return nil, in.ended("a section header", len(b), minSection)
 	}
 	r := &ngReader{input: in}
-	if r.swap = binary.BigEndian.Uint32(b[8:]) == ngByteOrder; !r.swap && binary.LittleEndian.Uint32(b[8:]) != ngByteOrder {
-		return nil, in.fault(0, fmt.Errorf("%w: it begins like pcapng and has % x for the byte order", ErrFormat, b[8:]))
+	if r.swap = binary.BigEndian.Uint32(b[8:]) == ngByteOrder; !r.swap &&
+		binary.LittleEndian.Uint32(b[8:]) != ngByteOrder {
+		return nil, in.fault(0, fmt.Errorf("%w: it begins like pcapng and has % x for the byte order",
+			ErrFormat, b[8:]))
 	}
 	return r, nil
 }
@@ -187,7 +189,8 @@ func (r *ngReader) section() (kind uint32, body []byte, err error) {
 	major := r.uint16(b[12:])
 	r.advance(int(length))
 	if major != 1 {
-		return 0, nil, r.fault(r.offset-int64(length), fmt.Errorf("%w: pcapng of version %d, and 1 is read", ErrCorrupt, major))
+		return 0, nil, r.fault(r.offset-int64(length),
+			fmt.Errorf("%w: pcapng of version %d, and 1 is read", ErrCorrupt, major))
 	}
 	return magicNg, b[blockHeader : length-4], nil
 }
@@ -211,7 +214,8 @@ func (r *ngReader) skipBlock(kind, length uint32) error {
 	}
 	r.advance(4)
 	if kind == blockEnhanced || kind == blockPacket || kind == blockSimple {
-		return r.fault(start, fmt.Errorf("%w: a packet in a block of %d bytes, and at most %d are read", ErrCorrupt, length, MaxPacket))
+		return r.fault(start, fmt.Errorf("%w: a packet in a block of %d bytes, and at most %d are read",
+			ErrCorrupt, length, MaxPacket))
 	}
 	return nil
 }
@@ -224,7 +228,8 @@ func (r *ngReader) tail(have, need int) error {
 		return r.ended("a block", have, need)
 	}
 	if r.advance(1); r.findBlock() {
-		return r.fault(start, fmt.Errorf("%w: a block past the end of the file; %d bytes skipped", ErrCorrupt, r.offset-start))
+		return r.fault(start, fmt.Errorf("%w: a block past the end of the file; %d bytes skipped", ErrCorrupt,
+			r.offset-start))
 	}
 	r.done = true
 	return r.fault(start, fmt.Errorf("%w: %d of %d bytes of a block are there", ErrTruncated, have, need))
@@ -401,13 +406,16 @@ func (r *ngReader) simple(body []byte) (*Packet, error) {
 func (r *ngReader) check(index, captured uint32, have int) error {
 	switch {
 	case uint64(index) >= uint64(len(r.interfaces)):
-		return fmt.Errorf("%w: a packet of interface %d, and there are %d", ErrCorrupt, index, len(r.interfaces))
+		return fmt.Errorf("%w: a packet of interface %d, and there are %d", ErrCorrupt, index,
+			len(r.interfaces))
 	case !r.interfaces[index].known:
-		return fmt.Errorf("%w: a packet of interface %d, of which the description is broken", ErrCorrupt, index)
+		return fmt.Errorf("%w: a packet of interface %d, of which the description is broken",
+			ErrCorrupt, index)
 	case uint64(captured) > uint64(have):
 		return fmt.Errorf("%w: a packet of %d bytes in a block with %d", ErrCorrupt, captured, have)
 	case captured > MaxPacket:
-		return fmt.Errorf("%w: a packet of %d bytes, and at most %d are read", ErrCorrupt, captured, MaxPacket)
+		return fmt.Errorf("%w: a packet of %d bytes, and at most %d are read", ErrCorrupt,
+			captured, MaxPacket)
 	}
 	return nil
 }

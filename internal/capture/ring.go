@@ -169,7 +169,8 @@ func parseSlot(b []byte, cooked bool) (s slot, ok bool) {
 func (s *slot) settle() {
 	told := s.ether
 	s.ether = frame.Begins(told, s.data, int(s.length))
-	if s.ether != told && frame.IsTag(s.ether) && s.tag != 0 && uint16(s.tag) == binary.BigEndian.Uint16(s.data) && s.kind == unix.PACKET_OUTGOING {
+	if s.ether != told && frame.IsTag(s.ether) && s.tag != 0 &&
+		uint16(s.tag) == binary.BigEndian.Uint16(s.data) && s.kind == unix.PACKET_OUTGOING {
 		s.ether, s.tag = uint16(s.tag>>16), 0
 	}
 }

@@ -193,7 +193,8 @@ func (r *Rules) refusesPort(port uint16) string {
 		}
 	}
 	if !allowed {
-		return fmt.Sprintf("port %d is not among %s %s", port, r.portWord, texts(r.ports, func(p portRule) string { return p.text }))
+		return fmt.Sprintf("port %d is not among %s %s", port, r.portWord,
+			texts(r.ports, func(p portRule) string { return p.text }))
 	}
 	return ""
 }
@@ -210,7 +211,8 @@ func (r *Rules) refusesAddress(a netip.Addr) string {
 		}
 	}
 	if !allowed {
-		return fmt.Sprintf("address %s is not among %s %s", a, r.addrWord, texts(r.addresses, func(p addressRule) string { return p.text }))
+		return fmt.Sprintf("address %s is not among %s %s", a, r.addrWord,
+			texts(r.addresses, func(p addressRule) string { return p.text }))
 	}
 	return ""
 }
@@ -236,7 +238,8 @@ func CheckProgram(item string) error {
 // ParseSize parses a number of bytes: 4096, 64K, 64KiB, 2M, 1GiB, in powers of 1024.
 func ParseSize(text string) (int64, error) {
 	digits := strings.TrimRight(text, "KMGTiBkmgtb")
-	shift, ok := map[string]uint{"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30, "t": 40, "tib": 40}[strings.ToLower(text[len(digits):])]
+	shift, ok := map[string]uint{"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30,
+		"t": 40, "tib": 40}[strings.ToLower(text[len(digits):])]
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if !ok || err != nil || n < 0 || n > math.MaxInt64>>shift {
 		return 0, fmt.Errorf("%q: want a number of bytes such as 65536, 64KiB or 1GiB", text)

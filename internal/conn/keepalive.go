@@ -149,7 +149,8 @@ func (c *SMC) raiseKeepAlive() {
 
 const (
 	defaultQuiet = 15 * time.Second // as package net has it
-	leastQuiet   = time.Second      // as for TCP: nobody is to ask all the time. RFC 7609 §4.5.3 (p.66) has a least interval too
+	// as for TCP: nobody is to ask all the time. RFC 7609 §4.5.3 (p.66) has a least interval too
+	leastQuiet = time.Second
 )
 
 // tellKeepAlive tells the fabric of a connection of its keepalive, if the program wants that.

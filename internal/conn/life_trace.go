@@ -23,7 +23,8 @@ func (l *life) traceEvent(ev *core.ConnEvent, before core.ConnState, flags cdc.C
 		l.traceHeader(l.data.PeerHeader(), false)
 	}
 	if to := l.state.State(); to != before {
-		l.Trace(Record{Kind: control.TraceState, From: before, To: to, Fail: l.state.Failure(), Cause: ev.Kind, Abortive: ev.Abortive}, nil)
+		l.Trace(Record{Kind: control.TraceState, From: before, To: to, Fail: l.state.Failure(),
+			Cause: ev.Kind, Abortive: ev.Abortive}, nil)
 	}
 }
 

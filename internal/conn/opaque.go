@@ -40,7 +40,8 @@ func (o opaqueConn) Read(f func(fd uintptr) (done bool)) error {
 }
 
 // errNoSocket says that data does not pass through a socket.
-var errNoSocket = fmt.Errorf("smc: the data of a connection over shared memory passes through no socket: %w", errors.ErrUnsupported)
+var errNoSocket = fmt.Errorf("smc: the data of a connection over shared memory passes through no socket: %w",
+	errors.ErrUnsupported)
 
 // errNoFile says that the bytes of a connection pass through no socket.
 var errNoFile = fmt.Errorf("smc: a connection over shared memory has no file: %w", errors.ErrUnsupported)

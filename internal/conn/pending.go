@@ -47,7 +47,8 @@ type Pending struct {
 // New returns a connection that is not yet anything.
 func New(env *Env, p Params) *Pending {
 	return &Pending{
-		ident: ident{env: env, id: p.ID, tcp: p.TCP, local: p.Local, remote: p.Remote, client: p.Client, since: time.Now()},
+		ident: ident{env: env, id: p.ID, tcp: p.TCP, local: p.Local, remote: p.Remote, client: p.Client,
+			since: time.Now()},
 		asked: p.KeepAlive, keepAlive: p.LateKeepAlive, verdict: p.Verdict,
 	}
 }

@@ -29,10 +29,11 @@ type Record struct {
 	From, To core.ConnState     // state
 	Fail     core.FailKind      // state
 	Cause    core.ConnEventKind // state
-	Numbers  [2]uint64          // established: our buffer, the peer's; closed: bytes in, out; more of a host's own kinds
-	Age      time.Duration      // closed
-	Reason   *clc.Reason        // fallback
-	Text     string             // failed
+	// established: our buffer, the peer's; closed: bytes in, out; more of a host's own kinds
+	Numbers [2]uint64
+	Age     time.Duration // closed
+	Reason  *clc.Reason   // fallback
+	Text    string        // failed
 }
 
 // Event implements [control.TraceRecord].
@@ -71,7 +72,8 @@ func (r Record) Event() control.TraceEvent {
 			e.Text += ": " + r.Fail.String()
 		}
 	case control.TraceClosed:
-		e.Text = fmt.Sprintf("%v in=%d out=%d after %v", r.Mode, r.Numbers[0], r.Numbers[1], r.Age.Round(time.Microsecond))
+		e.Text = fmt.Sprintf("%v in=%d out=%d after %v", r.Mode, r.Numbers[0], r.Numbers[1],
+			r.Age.Round(time.Microsecond))
 	case control.TraceCLC, control.TraceLLC, control.TraceCDC, control.TraceFailed, control.TraceCursors, control.TraceOmitted, control.TraceLost,
 		control.TraceRendezvous, control.TracePeerGone:
 	}

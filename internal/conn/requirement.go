@@ -17,7 +17,8 @@ const (
 	RequireSMCR
 )
 
-var requirementNames = [...]string{AnyMode: "any", RequireSMC: "smc", RequireSMCD: "smc-d", RequireSMCR: "smc-r"}
+var requirementNames = [...]string{AnyMode: "any", RequireSMC: "smc", RequireSMCD: "smc-d",
+	RequireSMCR: "smc-r"}
 
 func (r Requirement) String() string { return requirementNames[r] }
 

@@ -22,7 +22,8 @@ type Unix struct {
 // NewUnix makes p a connection over a pair, of which end is ours. pid is the process at the other
 // end, 0 if it is not known.
 func NewUnix(p *Pending, end *ring.End, pid int) *Unix {
-	p.tcp.Close() // in good order: a client may not have returned from connect(2) yet, which a reset would fail
+	// in good order: a client may not have returned from connect(2) yet, which a reset would fail
+	p.tcp.Close()
 	c := &Unix{end: end}
 	c.init(p, c.end)
 	c.gain.begin(p.verdict)

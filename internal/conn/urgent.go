@@ -66,7 +66,8 @@ func (u *urgentSocket) open(file **os.File) (*os.File, error) {
 	}
 	if err = unix.SetNonblock(fd, true); err == nil {
 		err = onSocket(u.socket, func(watched int) error {
-			event := unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(watched)}
+			event := unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET,
+				Fd: int32(watched)}
 			return os.NewSyscallError("epoll_ctl", unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, watched, &event))
 		})
 	}
@@ -158,7 +159,8 @@ func (u *urgentSocket) write(b []byte) (n int, err error) {
 	var failed error
 	err = raw.Write(func(fd uintptr) bool {
 		for {
-			_, failed = unix.SendmsgN(int(fd), b[last:], nil, nil, unix.MSG_OOB|unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			_, failed = unix.SendmsgN(int(fd), b[last:], nil, nil,
+				unix.MSG_OOB|unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 			if failed != unix.EINTR {
 				return failed != unix.EAGAIN
 			}
@@ -185,7 +187,8 @@ func (u *urgentSocket) read() (value byte, err error) {
 			value = b[0]
 			return true, nil
 		case err == unix.EINVAL:
-			if inline, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE); err == nil && inline != 0 {
+			if inline, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE); err == nil &&
+				inline != 0 {
 				return false, syscall.EINVAL
 			}
 		case err != nil && err != unix.EAGAIN && err != unix.EINTR:
@@ -213,7 +216,8 @@ func (u *urgentSocket) setInline(inline bool) error {
 		value = 1
 	}
 	return onSocket(u.socket, func(fd int) error {
-		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, value))
+		return os.NewSyscallError("setsockopt",
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, value))
 	})
 }
 

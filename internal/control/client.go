@@ -127,7 +127,8 @@ func parseResponse(line []byte) (*Status, error) {
 	case response.Error != "":
 		return nil, fmt.Errorf("host answered: %s", response.Error)
 	case response.Version != Version:
-		return nil, fmt.Errorf("host speaks version %d of the control protocol, this program %d", response.Version, Version)
+		return nil, fmt.Errorf("host speaks version %d of the control protocol, this program %d",
+			response.Version, Version)
 	case response.Status == nil:
 		return nil, errors.New("response holds neither a status nor an error")
 	}

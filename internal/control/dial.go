@@ -130,7 +130,8 @@ func as(uid int, f func() error) error {
 			return
 		}
 		err := f()
-		unix.RawSyscall(setresuid, same, 0, same) // the first thread of a process stays when its goroutine ends
+		// the first thread of a process stays when its goroutine ends
+		unix.RawSyscall(setresuid, same, 0, same)
 		done <- err
 	}()
 	return <-done

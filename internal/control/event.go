@@ -27,20 +27,27 @@ const (
 
 // A TraceEvent is something that happened in a host.
 type TraceEvent struct {
-	Seq    uint64         `json:"seq,omitempty"` // from 1, in the order of events; 0: of a sample, or lost
-	Time   time.Time      `json:"time"`
-	Kind   TraceKind      `json:"event"`
-	Conn   uint64         `json:"conn,omitempty"`   // number of the connection in its host, from 1; 0: of none
-	Group  uint32         `json:"lg_id,omitempty"`  // of TraceLLC: number of the link group in its host
-	Client bool           `json:"client,omitempty"` // the host is the client of the connection, or of the link group
-	Sent   bool           `json:"sent,omitempty"`   // by the host; else it has received it, if it is a message
-	Local  netip.AddrPort `json:"local,omitzero"`   // TCP addresses of the connection; of TraceLLC the link's, without a port
-	Peer   netip.AddrPort `json:"peer,omitzero"`
-	Name   string         `json:"name,omitempty"`  // of a rendezvous message
-	Text   string         `json:"text,omitempty"`  // in words, all that the other fields do not say
-	Mode   string         `json:"mode,omitempty"`  // of the connection: "SMC-Dv2.1", "TCP"; empty until it is known
-	Bytes  []byte         `json:"bytes,omitempty"` // the CLC or LLC message; of SMC-D the CDC header of the sender, 32 bytes, of SMC-R its CDC message, 44 bytes
-	Moved  uint64         `json:"moved,omitempty"` // of TraceCursors: bytes in this direction, from the start
-	Window int            `json:"window,omitempty"`
-	Count  uint64         `json:"count,omitempty"`
+	Seq  uint64    `json:"seq,omitempty"` // from 1, in the order of events; 0: of a sample, or lost
+	Time time.Time `json:"time"`
+	Kind TraceKind `json:"event"`
+	// number of the connection in its host, from 1; 0: of none
+	Conn  uint64 `json:"conn,omitempty"`
+	Group uint32 `json:"lg_id,omitempty"` // of TraceLLC: number of the link group in its host
+	// the host is the client of the connection, or of the link group
+	Client bool `json:"client,omitempty"`
+	// by the host; else it has received it, if it is a message
+	Sent bool `json:"sent,omitempty"`
+	// TCP addresses of the connection; of TraceLLC the link's, without a port
+	Local netip.AddrPort `json:"local,omitzero"`
+	Peer  netip.AddrPort `json:"peer,omitzero"`
+	Name  string         `json:"name,omitempty"` // of a rendezvous message
+	Text  string         `json:"text,omitempty"` // in words, all that the other fields do not say
+	// of the connection: "SMC-Dv2.1", "TCP"; empty until it is known
+	Mode string `json:"mode,omitempty"`
+	// the CLC or LLC message; of SMC-D the CDC header of the sender, 32 bytes, of SMC-R its CDC
+	// message, 44 bytes
+	Bytes  []byte `json:"bytes,omitempty"`
+	Moved  uint64 `json:"moved,omitempty"` // of TraceCursors: bytes in this direction, from the start
+	Window int    `json:"window,omitempty"`
+	Count  uint64 `json:"count,omitempty"`
 }

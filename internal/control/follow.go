@@ -129,7 +129,8 @@ func askTrace(ctx context.Context, c *net.UnixConn, r *bufio.Reader, opts TraceO
 	case response.Error != "":
 		return fmt.Errorf("host answered: %s", response.Error)
 	case response.Version != Version:
-		return fmt.Errorf("host speaks version %d of the control protocol, this program %d", response.Version, Version)
+		return fmt.Errorf("host speaks version %d of the control protocol, this program %d",
+			response.Version, Version)
 	case response.Trace == nil:
 		return errors.New("response holds neither a trace nor an error")
 	}
@@ -149,7 +150,8 @@ func ParseTraceLine(line []byte) (e TraceEvent, end bool, err error) {
 	}
 	e = *l.Event
 	if len(e.Bytes) > llc.MaxLen {
-		return e, false, fmt.Errorf("message of %d bytes in an event, want at most %d", len(e.Bytes), llc.MaxLen)
+		return e, false, fmt.Errorf("message of %d bytes in an event, want at most %d",
+			len(e.Bytes), llc.MaxLen)
 	}
 	e.Kind = TraceKind(plainText(string(e.Kind)))
 	e.Name, e.Text, e.Mode = plainText(e.Name), plainText(e.Text), plainText(e.Mode)

@@ -30,7 +30,8 @@ type traceLine struct {
 func listenTrace(trace Tracer, request traceRequest) (TraceListener, error) {
 	ms := request.CursorsMS
 	if ms != 0 && (ms < minTraceCursors.Milliseconds() || ms > maxTraceCursors.Milliseconds()) {
-		return nil, fmt.Errorf("cursors every %d ms: want %v to %v, or 0 for none", ms, minTraceCursors, maxTraceCursors)
+		return nil, fmt.Errorf("cursors every %d ms: want %v to %v, or 0 for none", ms, minTraceCursors,
+			maxTraceCursors)
 	}
 	return trace.Listen(request.History)
 }

@@ -15,9 +15,10 @@ const MaxTallies = 32768
 
 // Bounds of the control socket.
 const (
-	maxName        = 64               // bytes; with /proc/self/fd/N/ it stays within sun_path (108)
-	maxRequest     = 4 << 10          // bytes in a request line
-	maxResponse    = 16 << 20         // bytes in a response line: MaxConns of some 600 bytes and MaxGroups of 1,500, with room
+	maxName    = 64      // bytes; with /proc/self/fd/N/ it stays within sun_path (108)
+	maxRequest = 4 << 10 // bytes in a request line
+	// bytes in a response line: MaxConns of some 600 bytes and MaxGroups of 1,500, with room
+	maxResponse    = 16 << 20
 	maxLinks       = 16               // links of one link group: twice the limit of RFC 7609 §2.2.2
 	maxList        = 4096             // entries in any other list of a Status
 	maxClients     = 8                // clients served at a time; more wait in the accept queue
@@ -36,9 +37,10 @@ const (
 	maxUserBytes      = 128 << 20             // in the answers of a user's hosts
 	maxBytes          = 512 << 20             // in the answers of all hosts
 	queueRetry        = 10 * time.Millisecond // while a host's accept queue is full, and when it has hung up
-	maxAsks           = 3                     // of one host that hangs up; when it ends, its socket closes within the second
-	readInitial       = 64 << 10              // bytes of buffer for a response
-	closeTime         = 1 * time.Second       // for a question to end that is given up
+	// of one host that hangs up; when it ends, its socket closes within the second
+	maxAsks     = 3
+	readInitial = 64 << 10        // bytes of buffer for a response
+	closeTime   = 1 * time.Second // for a question to end that is given up
 )
 
 // Bounds of the trace of one host.

@@ -74,7 +74,8 @@ type Server struct {
 // and belongs to one live host only: an older socket of that name is replaced.
 func Serve(dir, name string, host Host) (*Server, error) {
 	if name == "" || len(name) > maxName || strings.ContainsAny(name, "/\x00") || name[0] == '.' {
-		return nil, fmt.Errorf("control socket name %q: want 1..%d bytes, no slash, no leading dot", name, maxName)
+		return nil, fmt.Errorf("control socket name %q: want 1..%d bytes, no slash, no leading dot",
+			name, maxName)
 	}
 	ctl, err := openDir(dir, true)
 	if err != nil {

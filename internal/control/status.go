@@ -104,24 +104,27 @@ type StatusLimit struct {
 type StatusCounters struct {
 	Connections map[string]uint64 `json:"connections"` // by the mode they ended up in
 	// AsServer has the Connections that the program has accepted.
-	AsServer         map[string]uint64    `json:"connections_as_server"`
-	Bytes            map[string]ByteCount `json:"bytes"` // payload
-	HandshakesOK     uint64               `json:"handshakes_ok"`
-	HandshakesFailed uint64               `json:"handshakes_failed"` // ended the connection; a fallback is not a failure
-	HandshakeTimes   HandshakeTimes       `json:"handshake_times"`   // of HandshakesOK
+	AsServer     map[string]uint64    `json:"connections_as_server"`
+	Bytes        map[string]ByteCount `json:"bytes"` // payload
+	HandshakesOK uint64               `json:"handshakes_ok"`
+	// ended the connection; a fallback is not a failure
+	HandshakesFailed uint64         `json:"handshakes_failed"`
+	HandshakeTimes   HandshakeTimes `json:"handshake_times"` // of HandshakesOK
 	// Failovers counts links of SMC-R whose connections went on over others.
 	Failovers uint64 `json:"failovers"`
 	// BuffersFull counts how often a writer found no room, and waited.
-	BuffersFull   uint64          `json:"buffers_full"`
-	Fallbacks     []FallbackCount `json:"fallbacks"`
-	Ends          []EndCount      `json:"ends"` // handshakes, connections and link groups that ended for a reason of their own
-	DoorbellsRung uint64          `json:"doorbells_rung"`
-	Sleeps        uint64          `json:"sleeps"` // waits that ended asleep
-	Spins         uint64          `json:"spins"`  // waits that ended while spinning
-	CLC           []MessageCount  `json:"clc"`    // by type, those that there were; other bytes are "malformed"
-	LLC           []MessageCount  `json:"llc"`
-	Groups        map[string]int  `json:"link_groups"` // that there are now, by mode
-	RMBBytes      int64           `json:"rmb_bytes"`   // of the RMBs of SMC-R, now
+	BuffersFull uint64          `json:"buffers_full"`
+	Fallbacks   []FallbackCount `json:"fallbacks"`
+	// handshakes, connections and link groups that ended for a reason of their own
+	Ends          []EndCount `json:"ends"`
+	DoorbellsRung uint64     `json:"doorbells_rung"`
+	Sleeps        uint64     `json:"sleeps"` // waits that ended asleep
+	Spins         uint64     `json:"spins"`  // waits that ended while spinning
+	// by type, those that there were; other bytes are "malformed"
+	CLC      []MessageCount `json:"clc"`
+	LLC      []MessageCount `json:"llc"`
+	Groups   map[string]int `json:"link_groups"` // that there are now, by mode
+	RMBBytes int64          `json:"rmb_bytes"`   // of the RMBs of SMC-R, now
 }
 
 // AddBytes adds payload to Bytes.
@@ -177,16 +180,18 @@ type EndCount struct {
 
 // CompareEnds orders ends: the most frequent first.
 func CompareEnds(a, b EndCount) int {
-	return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.What, b.What), strings.Compare(a.Reason, b.Reason))
+	return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.What, b.What),
+		strings.Compare(a.Reason, b.Reason))
 }
 
 // A StatusListener is one listening socket of a host.
 type StatusListener struct {
-	Local    string `json:"local"`    // address and port
-	Require  string `json:"require"`  // "any", "smc", "smc-d", "smc-r"
-	UID      uint32 `json:"uid"`      // owner of the socket
-	Inode    uint64 `json:"inode"`    // of the TCP socket
-	NetNS    uint64 `json:"netns"`    // the network namespace of the socket, by the number that SO_NETNS_COOKIE has; 0: not known
+	Local   string `json:"local"`   // address and port
+	Require string `json:"require"` // "any", "smc", "smc-d", "smc-r"
+	UID     uint32 `json:"uid"`     // owner of the socket
+	Inode   uint64 `json:"inode"`   // of the TCP socket
+	// the network namespace of the socket, by the number that SO_NETNS_COOKIE has; 0: not known
+	NetNS    uint64 `json:"netns"`
 	Accepted uint64 `json:"accepted"` // connections since it was opened
 	Pending  int    `json:"pending"`  // in a handshake, or not yet accepted by the application
 }

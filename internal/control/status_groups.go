@@ -5,30 +5,33 @@ package control
 
 // A StatusGroup is a link group: all connections with one peer, in one role.
 type StatusGroup struct {
-	ID          uint32   `json:"lg_id"`   // ours, unique in the host
-	Mode        string   `json:"mode"`    // "SMC-D", "SMC-R"
-	Version     string   `json:"version"` // "2.1"; empty before the first contact is over
-	State       string   `json:"state"`   // "Pending": first contact under way; "Active"
-	Role        string   `json:"role"`    // ours: "client" or "server"
-	Type        string   `json:"type"`    // of SMC-R, its redundancy: "NONE", "SINGLE", "ASYMMETRIC", "SYMMETRIC"; empty for SMC-D
-	VLAN        uint16   `json:"vlan"`    // 0: none
-	PNETID      string   `json:"pnet_id"` // empty: none
-	EID         string   `json:"eid"`     // agreed on; empty in version 1
-	Peer        string   `json:"peer"`    // of SMC-R: its GID; of SMC-D: its device's GID
-	PeerID      string   `json:"peer_id"` // of SMC-R: instance and MAC address
-	PeerHost    string   `json:"peer_host"`
-	PeerOS      string   `json:"peer_os"`
-	Direct      bool     `json:"direct"`      // of SMC-R: no router in between
-	Conns       int      `json:"conns"`       // with those in the handshake
-	MaxConns    int      `json:"max_conns"`   // as agreed
-	RMBBytes    int64    `json:"rmb_bytes"`   // of SMC-R: all our RMBs, those in use and those kept
-	RMBs        int      `json:"rmbs"`        // how many these are
-	IdleRMBs    int      `json:"idle_rmbs"`   // of them, that wait for a connection
-	Quarantined int      `json:"quarantined"` // of them, that the peer may still write, and nobody uses again
-	Failovers   uint64   `json:"failovers"`   // of SMC-R: links that it has lost, or given up, while it had others
-	Moved       uint64   `json:"moved"`       // connections that went on over another link then
-	Spread      string   `json:"spread"`      // of SMC-R, the unit that its links share evenly: "connections", "bytes"
-	Links       LinkList `json:"links"`
+	ID      uint32 `json:"lg_id"`   // ours, unique in the host
+	Mode    string `json:"mode"`    // "SMC-D", "SMC-R"
+	Version string `json:"version"` // "2.1"; empty before the first contact is over
+	State   string `json:"state"`   // "Pending": first contact under way; "Active"
+	Role    string `json:"role"`    // ours: "client" or "server"
+	// of SMC-R, its redundancy: "NONE", "SINGLE", "ASYMMETRIC", "SYMMETRIC"; empty for SMC-D
+	Type        string `json:"type"`
+	VLAN        uint16 `json:"vlan"`    // 0: none
+	PNETID      string `json:"pnet_id"` // empty: none
+	EID         string `json:"eid"`     // agreed on; empty in version 1
+	Peer        string `json:"peer"`    // of SMC-R: its GID; of SMC-D: its device's GID
+	PeerID      string `json:"peer_id"` // of SMC-R: instance and MAC address
+	PeerHost    string `json:"peer_host"`
+	PeerOS      string `json:"peer_os"`
+	Direct      bool   `json:"direct"`      // of SMC-R: no router in between
+	Conns       int    `json:"conns"`       // with those in the handshake
+	MaxConns    int    `json:"max_conns"`   // as agreed
+	RMBBytes    int64  `json:"rmb_bytes"`   // of SMC-R: all our RMBs, those in use and those kept
+	RMBs        int    `json:"rmbs"`        // how many these are
+	IdleRMBs    int    `json:"idle_rmbs"`   // of them, that wait for a connection
+	Quarantined int    `json:"quarantined"` // of them, that the peer may still write, and nobody uses again
+	// of SMC-R: links that it has lost, or given up, while it had others
+	Failovers uint64 `json:"failovers"`
+	Moved     uint64 `json:"moved"` // connections that went on over another link then
+	// of SMC-R, the unit that its links share evenly: "connections", "bytes"
+	Spread string   `json:"spread"`
+	Links  LinkList `json:"links"`
 }
 
 // A LinkList has the links of a link group.
@@ -36,8 +39,10 @@ type LinkList = boundedList[StatusLink]
 
 // A StatusLink is a link of a group of SMC-R: a queue pair of ours, and one of the peer's.
 type StatusLink struct {
-	Number    uint8  `json:"link"`     // in its group, from 1; 0: the server has not told it yet
-	State     string `json:"state"`    // "LINK_ACTIVATING", "LINK_ACTIVE"; "LINK_LEAVING": it ends in order, or has and the peer has not answered; "LINK_INACTIVE"
+	Number uint8 `json:"link"` // in its group, from 1; 0: the server has not told it yet
+	// "LINK_ACTIVATING", "LINK_ACTIVE"; "LINK_LEAVING": it ends in order, or has and the peer has
+	// not answered; "LINK_INACTIVE"
+	State     string `json:"state"`
 	NetDev    string `json:"net_dev"`  // interface of our device
 	Device    string `json:"device"`   // address of our device
 	Port      int    `json:"port"`     // of the device: always 1

@@ -61,7 +61,8 @@ type traceListener[R TraceRecord] struct {
 	more  chan struct{}
 }
 
-var errTraceListeners = fmt.Errorf("%d programs follow this host already, which is the limit", maxTraceListeners)
+var errTraceListeners = fmt.Errorf("%d programs follow this host already, which is the limit",
+	maxTraceListeners)
 
 // Add keeps an event and, of message, a copy of at most the length of the longest LLC message. It
 // does not keep r, and fills in the time. If no memory is to be taken for a longer message than

@@ -33,17 +33,20 @@ type ConnState uint8
 
 // The states of a connection.
 const (
-	StateInit             ConnState = iota // buffers are announced; awaited: the end of the handshake
-	StateActive                            // data flows both ways
-	StatePeerCloseWait1                    // we closed, or shut down writing, first; awaited: the peer's first flag
-	StatePeerCloseWait2                    // the peer is done writing too; awaited: its PeerConnectionClosed
-	StateAppCloseWait1                     // the peer closed, or is done writing; awaited: our application
-	StateAppCloseWait2                     // and our application has shut down writing; awaited: its close
-	StatePeerFinCloseWait                  // we closed after the peer was done writing; awaited: its PeerConnectionClosed
-	StateAppFinCloseWait                   // we shut down writing, the peer closed; awaited: our application's close
-	StatePeerAbortWait                     // we aborted; awaited: the peer's answer
-	StateProcessAbort                      // the connection has failed; awaited: our application's close
-	StateClosed                            // buffers are released; nothing is awaited
+	StateInit   ConnState = iota // buffers are announced; awaited: the end of the handshake
+	StateActive                  // data flows both ways
+	// we closed, or shut down writing, first; awaited: the peer's first flag
+	StatePeerCloseWait1
+	StatePeerCloseWait2 // the peer is done writing too; awaited: its PeerConnectionClosed
+	StateAppCloseWait1  // the peer closed, or is done writing; awaited: our application
+	StateAppCloseWait2  // and our application has shut down writing; awaited: its close
+	// we closed after the peer was done writing; awaited: its PeerConnectionClosed
+	StatePeerFinCloseWait
+	// we shut down writing, the peer closed; awaited: our application's close
+	StateAppFinCloseWait
+	StatePeerAbortWait // we aborted; awaited: the peer's answer
+	StateProcessAbort  // the connection has failed; awaited: our application's close
+	StateClosed        // buffers are released; nothing is awaited
 )
 
 var connStateNames = [...]string{
@@ -139,14 +142,16 @@ type FailKind uint8
 
 // The kinds of failure and the error that the application gets for each.
 const (
-	FailNone      FailKind = iota // it did not
-	FailReset                     // the peer aborted, or TCP was reset: ECONNRESET
-	FailAborted                   // we aborted it: ECONNABORTED
-	FailPeerDied                  // the peer vanished without closing, and had not read everything: ECONNRESET
-	FailPeerEnded                 // the peer vanished without closing, and had read everything: EOF, EPIPE after one more write
-	FailTimeout                   // the peer did not answer a close in time; no application is left to tell
-	FailProtocol                  // the peer broke the protocol: ECONNABORTED
-	FailLinkLost                  // the last link to the peer is gone: ECONNABORTED, as Linux net/smc
+	FailNone    FailKind = iota // it did not
+	FailReset                   // the peer aborted, or TCP was reset: ECONNRESET
+	FailAborted                 // we aborted it: ECONNABORTED
+	// the peer vanished without closing, and had not read everything: ECONNRESET
+	FailPeerDied
+	// the peer vanished without closing, and had read everything: EOF, EPIPE after one more write
+	FailPeerEnded
+	FailTimeout  // the peer did not answer a close in time; no application is left to tell
+	FailProtocol // the peer broke the protocol: ECONNABORTED
+	FailLinkLost // the last link to the peer is gone: ECONNABORTED, as Linux net/smc
 )
 
 var failKindNames = [...]string{

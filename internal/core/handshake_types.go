@@ -37,13 +37,16 @@ const (
 	HandshakeAwaitAccept                         // client: Proposal sent, awaited: Accept
 	HandshakePreparing                           // our turn; awaited: the caller's buffers
 	HandshakeAwaitConfirm                        // server: Accept sent, awaited: Confirm
-	HandshakeLinkTurn                            // SMC-R first contact, our turn: CONFIRM LINK or its reply has to be sent
-	HandshakeLinkWait                            // SMC-R first contact; awaited: CONFIRM LINK or its reply
-	HandshakeLinkReplied                         // SMC-R first contact, client: the reply is posted; awaited: its completion
-	HandshakeAddLink                             // SMC-R first contact, link confirmed; awaited: the attempt at a second link
-	HandshakeEstablished                         // over: the connection uses SMC
-	HandshakeFellBack                            // over: the connection goes on over TCP
-	HandshakeFailed                              // over: the TCP connection has to end
+	// SMC-R first contact, our turn: CONFIRM LINK or its reply has to be sent
+	HandshakeLinkTurn
+	HandshakeLinkWait // SMC-R first contact; awaited: CONFIRM LINK or its reply
+	// SMC-R first contact, client: the reply is posted; awaited: its completion
+	HandshakeLinkReplied
+	// SMC-R first contact, link confirmed; awaited: the attempt at a second link
+	HandshakeAddLink
+	HandshakeEstablished // over: the connection uses SMC
+	HandshakeFellBack    // over: the connection goes on over TCP
+	HandshakeFailed      // over: the TCP connection has to end
 
 	numHandshakeStates = iota
 )
@@ -200,10 +203,11 @@ type (
 	// FallBack ends the handshake: the TCP connection belongs to the application. No CLC
 	// message may be sent or expected after it, and buffers made ready are to be released.
 	FallBack struct {
-		ByPeer    bool                // the peer sent the Decline; otherwise we did
-		Diagnosis clc.Diagnosis       // as the declining side has it; ours may be a local one
-		OS        clc.OS              // ByPeer: the OS that has chosen the number, see clc.Lookup
-		OutOfSync bool                // ByPeer: the client lost the link group that our Accept named; it has to be dropped
+		ByPeer    bool          // the peer sent the Decline; otherwise we did
+		Diagnosis clc.Diagnosis // as the declining side has it; ours may be a local one
+		OS        clc.OS        // ByPeer: the OS that has chosen the number, see clc.Lookup
+		// ByPeer: the client lost the link group that our Accept named; it has to be dropped
+		OutOfSync bool
 		ByType    clc.DiagnosisByType // why each type that was offered was not used, as far as known
 		// Crossing says that the peer may have sent a Decline at the same time as we did, when
 		// the first link of SMC-R failed for both. If the first bytes that arrive from now on

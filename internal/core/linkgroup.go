@@ -96,7 +96,8 @@ func NewGroups(limit int) *Groups {
 // is a first contact. A connection does not join a group before the group's own first contact is
 // confirmed, because the client may read the second Accept before the first. The reason is
 // clc.DiagNone, or why there is no group.
-func (g *Groups) ServerJoin(key GroupKey, id wire.LinkID, maxConns int) (lg *LinkGroup, firstContact bool, why clc.Diagnosis) {
+func (g *Groups) ServerJoin(key GroupKey, id wire.LinkID,
+	maxConns int) (lg *LinkGroup, firstContact bool, why clc.Diagnosis) {
 	for _, lg := range g.groups[key] {
 		if lg.state == groupConfirmed && lg.Conns < lg.MaxConns { // rule: TestGroupsServer: lg.Conns < lg.MaxConns -> true
 			lg.Conns++
@@ -115,7 +116,8 @@ func (g *Groups) ServerJoin(key GroupKey, id wire.LinkID, maxConns int) (lg *Lin
 // is none the reason is clc.DiagSync. A server names a group of SMC-D as soon as it has read our
 // Confirm, which may be before the handshake that sent it is over here: such a group is not
 // confirmed, and known by peerID.
-func (g *Groups) ClientJoin(key GroupKey, firstContact bool, id, peerID wire.LinkID) (*LinkGroup, clc.Diagnosis) {
+func (g *Groups) ClientJoin(key GroupKey, firstContact bool, id,
+	peerID wire.LinkID) (*LinkGroup, clc.Diagnosis) {
 	if firstContact {
 		lg, why := g.add(key, id)
 		if lg != nil {
@@ -125,7 +127,8 @@ func (g *Groups) ClientJoin(key GroupKey, firstContact bool, id, peerID wire.Lin
 	}
 	var found *LinkGroup
 	for _, lg := range g.groups[key] {
-		known := lg.state == groupConfirmed || key.Mode == SMCD && lg.state == groupPending && lg.PeerID == peerID
+		known := lg.state == groupConfirmed || key.Mode == SMCD && lg.state == groupPending &&
+			lg.PeerID == peerID
 		// rule: TestGroupsClient: known -> (known || true)
 		if known && (found == nil || lg.PeerID == peerID && found.PeerID != peerID) {
 			found = lg
@@ -155,7 +158,8 @@ func (g *Groups) evict() bool {
 	var oldest *LinkGroup
 	for _, lg := range g.All() {
 		// rule: TestGroupsLimit: lg.Key.Role == RoleServer -> true
-		if lg.Conns == 0 && lg.Key.Mode == SMCD && lg.Key.Role == RoleServer && (oldest == nil || lg.idleSince.Before(oldest.idleSince)) {
+		if lg.Conns == 0 && lg.Key.Mode == SMCD && lg.Key.Role == RoleServer &&
+			(oldest == nil || lg.idleSince.Before(oldest.idleSince)) {
 			oldest = lg
 		}
 	}

@@ -152,7 +152,8 @@ func (g *Groups) EvictIdle() *LinkGroup {
 // change.
 func (g *Groups) SetLinks(lg *LinkGroup, links []GroupLink) {
 	for _, l := range lg.links {
-		if !slices.ContainsFunc(links, func(x GroupLink) bool { return x.Peer.QPN == l.Peer.QPN && x.Peer.GID == l.Peer.GID }) {
+		if !slices.ContainsFunc(links,
+			func(x GroupLink) bool { return x.Peer.QPN == l.Peer.QPN && x.Peer.GID == l.Peer.GID }) {
 			lg.former = append(lg.former, l)
 		}
 	}
@@ -266,7 +267,8 @@ func (lg *LinkGroup) linkTo(version clc.Version, p *clc.ParamsR) (GroupLink, boo
 	}
 	for _, l := range list {
 		// rule: TestLinksClient, TestLinksConfirm
-		if l.Peer.QPN == p.QPN && l.Peer.GID.Addr() == p.GID.Addr() && (version == clc.V2 || l.Peer.MAC == p.MAC) {
+		if l.Peer.QPN == p.QPN && l.Peer.GID.Addr() == p.GID.Addr() &&
+			(version == clc.V2 || l.Peer.MAC == p.MAC) {
 			return l, true
 		}
 	}

@@ -405,7 +405,8 @@ func (h *Handshake) checkConfirmFeatures(c *clc.Confirm) clc.Diagnosis {
 	case theirs.Features&^common != 0: // rule: TestServerChecksConfirm
 		return clc.DiagRelease
 	case c.D != nil && c.D.CHID.IsEmulated() && theirs.Features&clc.FeatureEmulatedISM == 0: // rule: TestServerChecksConfirm
-		return clc.DiagRelease // it "can only be exploited when both ... indicate mutual support" (SMCv2 p.44)
+		// it "can only be exploited when both ... indicate mutual support" (SMCv2 p.44)
+		return clc.DiagRelease
 	case theirs.VendorOptions != ours.VendorOptions: // rule: TestServerChecksConfirm
 		return clc.DiagRelease // SMCv2 p.74, note 6
 	case c.R != nil && theirs.MaxConns != ours.MaxConns: // rule: TestServerChecksConfirm

@@ -142,7 +142,8 @@ func (r *Report) judge() {
 		run := &r.Runs[i]
 		run.File.Right = run.File.Bytes == r.Size && run.File.SHA256 == r.SHA256
 		if want := wantedMode(run.Transport); run.Mode != want {
-			problem := fmt.Sprintf("the connection uses %s, not %s: %s%s", run.Mode, want, cmp.Or(run.Reason, "n/a"), inBrackets(run.ReasonCode))
+			problem := fmt.Sprintf("the connection uses %s, not %s: %s%s", run.Mode, want,
+				cmp.Or(run.Reason, "n/a"), inBrackets(run.ReasonCode))
 			if run.Advice != "" {
 				problem += ". " + run.Advice
 			}
@@ -152,7 +153,8 @@ func (r *Report) judge() {
 			r.Problems = append(r.Problems, fmt.Sprintf("over %s the file arrived with %d bytes and SHA-256 %s", run.Transport, run.File.Bytes, run.File.SHA256))
 		}
 		if run.HTTP.Wrong > 0 || run.HTTP.Requests == 0 {
-			r.Problems = append(r.Problems, fmt.Sprintf("over %s %d of %d HTTP answers were wrong", run.Transport, run.HTTP.Wrong, run.HTTP.Requests))
+			r.Problems = append(r.Problems, fmt.Sprintf("over %s %d of %d HTTP answers were wrong",
+				run.Transport, run.HTTP.Wrong, run.HTTP.Requests))
 		}
 	}
 	s, t := r.Runs[0], r.Runs[1]
@@ -202,7 +204,8 @@ func makeFile(ctx context.Context, size int64, show func(string, ...any)) (*os.F
 }
 
 // runTransport starts the two processes and lets them do their work over one transport.
-func runTransport(ctx context.Context, transport string, file *os.File, p *place, o Options) (Outcome, error) {
+func runTransport(ctx context.Context, transport string, file *os.File, p *place,
+	o Options) (Outcome, error) {
 	run := Outcome{Transport: transport}
 	name := strings.ToUpper(transport)
 	task := spec{Role: roleServer, Transport: transport, Size: o.Size}

@@ -319,7 +319,8 @@ func (w *worker) askPages(ctx context.Context) (HTTP, error) {
 
 // askPage asks for one page; ok says that the answer was the right one.
 func askPage(ctx context.Context, client *http.Client, number int64) (ok bool, err error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://demo.invalid/page/"+strconv.FormatInt(number, 10), nil)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://demo.invalid/page/"+strconv.FormatInt(number, 10), nil)
 	if err != nil {
 		return false, err
 	}

@@ -41,7 +41,8 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 	}
 	if known {
 		if older {
-			e.problem(Violation, fmt.Sprintf("CDC sequence number %d after %d", m.Seq, out.Seq), "RFC 7609 p.127")
+			e.problem(Violation, fmt.Sprintf("CDC sequence number %d after %d", m.Seq, out.Seq),
+				"RFC 7609 p.127")
 			p.Repeated = true
 			return
 		}
@@ -49,7 +50,8 @@ func (t *Tracker) progressOf(e *Event, f *flow, c *Conn, m *cdc.Message, where p
 			p.SeqGap = 0 // the sender could not send the one before: Linux net/smc uses the number again
 		}
 		if p.SeqGap > 0 {
-			e.problem(Violation, fmt.Sprintf("CDC sequence number %d after %d, and no packet is missing", m.Seq, out.Seq), "RFC 7609 p.126")
+			e.problem(Violation, fmt.Sprintf("CDC sequence number %d after %d, and no packet is missing",
+				m.Seq, out.Seq), "RFC 7609 p.126")
 		}
 	}
 	if c.SMCClosed && !answersAbort(out, in, m) {
@@ -126,7 +128,8 @@ func (t *Tracker) changeLink(c *Conn, out *Ring, l *Link, validates bool, p *Pro
 func (t *Tracker) produced(e *Event, out *Ring, m *cdc.Message, known bool) {
 	before, had := out.Producer, known && out.ProducerKnown
 	if !out.inside(m.Producer) {
-		e.problem(Violation, fmt.Sprintf("the producer cursor %v is outside the buffer of %d bytes", m.Producer, out.Size), "RFC 7609 p.127")
+		e.problem(Violation, fmt.Sprintf("the producer cursor %v is outside the buffer of %d bytes",
+			m.Producer, out.Size), "RFC 7609 p.127")
 		out.ProducerKnown = false
 		return
 	}
@@ -137,7 +140,8 @@ func (t *Tracker) produced(e *Event, out *Ring, m *cdc.Message, known bool) {
 	capacity := uint32(out.Capacity)
 	n, err := cdc.Check(out.at(before), out.at(m.Producer), capacity, capacity)
 	if err != nil {
-		e.problem(Violation, fmt.Sprintf("the producer cursor goes from %v to %v", before, m.Producer), "RFC 7609 p.127")
+		e.problem(Violation, fmt.Sprintf("the producer cursor goes from %v to %v", before, m.Producer),
+			"RFC 7609 p.127")
 		return
 	}
 	e.Progress.Produced = int(n)
@@ -150,7 +154,8 @@ func (t *Tracker) produced(e *Event, out *Ring, m *cdc.Message, known bool) {
 	}
 	if used := cdc.Diff(out.at(out.Consumer), out.at(before), capacity); n > capacity-min(used, capacity) {
 		t.tooFar(out, out.Dir, uint64(n-(capacity-min(used, capacity))),
-			fmt.Sprintf("the producer cursor %v is beyond what the reader has freed", m.Producer), "RFC 7609 p.127")
+			fmt.Sprintf("the producer cursor %v is beyond what the reader has freed",
+				m.Producer), "RFC 7609 p.127")
 	}
 }
 
@@ -158,7 +163,8 @@ func (t *Tracker) produced(e *Event, out *Ring, m *cdc.Message, known bool) {
 func (t *Tracker) consumed(e *Event, in *Ring, m *cdc.Message, known bool) {
 	before, had := in.Consumer, known && in.ConsumerKnown
 	if !in.inside(m.Consumer) {
-		e.problem(Violation, fmt.Sprintf("the consumer cursor %v is outside the buffer of %d bytes", m.Consumer, in.Size), "RFC 7609 p.128")
+		e.problem(Violation, fmt.Sprintf("the consumer cursor %v is outside the buffer of %d bytes",
+			m.Consumer, in.Size), "RFC 7609 p.128")
 		in.ConsumerKnown = false
 		return
 	}
@@ -169,7 +175,8 @@ func (t *Tracker) consumed(e *Event, in *Ring, m *cdc.Message, known bool) {
 	capacity := uint32(in.Capacity)
 	n, err := cdc.Check(in.at(before), in.at(m.Consumer), capacity, capacity)
 	if err != nil {
-		e.problem(Violation, fmt.Sprintf("the consumer cursor goes from %v to %v", before, m.Consumer), "RFC 7609 p.128")
+		e.problem(Violation, fmt.Sprintf("the consumer cursor goes from %v to %v", before, m.Consumer),
+			"RFC 7609 p.128")
 		return
 	}
 	e.Progress.Consumed = int(n)
@@ -215,7 +222,8 @@ func (s *suspicion) permitted() uint64 {
 // tooFar notes that the sender of the current message, in direction d, went too far in a ring, unless
 // there is an earlier suspicion.
 func (t *Tracker) tooFar(r *Ring, d Direction, excess uint64, text, rule string) {
-	s := suspicion{link: r.link, conn: r.Conn, dir: d, text: text, rule: rule, awaited: r.readerAt, ring: r, excess: excess}
+	s := suspicion{link: r.link, conn: r.Conn, dir: d, text: text, rule: rule, awaited: r.readerAt, ring: r,
+		excess: excess}
 	if s.reading = d != r.Dir; s.reading {
 		s.awaited = r.writerAt
 	}

@@ -73,7 +73,8 @@ func (f *Filter) MatchPacket(t *Tracker) bool {
 		return false
 	}
 	c := t.conns.byKey[makeConnKey(l.src, s.src, l.dst, s.dst)]
-	return c != nil && f.Match(&Event{Family: TCP, Src: netip.AddrPortFrom(l.src, s.src), Dst: netip.AddrPortFrom(l.dst, s.dst), Conn: c})
+	return c != nil && f.Match(&Event{Family: TCP, Src: netip.AddrPortFrom(l.src, s.src),
+		Dst: netip.AddrPortFrom(l.dst, s.dst), Conn: c})
 }
 
 func (f *Filter) matchAddrs(e *Event) bool {
@@ -131,7 +132,8 @@ var typeFilters = func() []TypeFilter {
 	}
 	for t := llc.Type(1); t <= 9; t++ {
 		name := t.String()
-		list = append(list, TypeFilter{word: strings.ReplaceAll(strings.ToLower(name), " ", "-"), family: LLC, names: []string{name}})
+		list = append(list, TypeFilter{word: strings.ReplaceAll(strings.ToLower(name), " ", "-"), family: LLC,
+			names: []string{name}})
 	}
 	return append(list,
 		TypeFilter{word: "cdc", family: CDC},

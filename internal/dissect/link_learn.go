@@ -245,7 +245,8 @@ func (m *rmb) renew() {
 // addRing notes that an element of the RMB belongs to a connection now.
 func (m *rmb) addRing(r *Ring) {
 	m.rings = slices.DeleteFunc(m.rings, func(old *Ring) bool {
-		return old == r || old.offset == r.offset || old.offset < r.offset+uint64(r.Size) && r.offset < old.offset+uint64(old.Size)
+		return old == r || old.offset == r.offset || old.offset < r.offset+uint64(r.Size) &&
+			r.offset < old.offset+uint64(old.Size)
 	})
 	m.rings = append(m.rings, r)
 	r.rmb = m

@@ -221,7 +221,8 @@ func rejectReason(r llc.RejectReason) string {
 
 // endpointOfAddLink returns the sender's end of the new link.
 func endpointOfAddLink(m *llc.AddLink) Endpoint {
-	return Endpoint{Addr: m.GID.Addr(), GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN, PSNKnown: true, MTU: m.MTU}
+	return Endpoint{Addr: m.GID.Addr(), GID: m.GID, MAC: m.MAC, QPN: m.QPN, PSN: m.PSN,
+		PSNKnown: true, MTU: m.MTU}
 }
 
 // addLinkRegions notes the sender's RMBs on a new link. Their references are to the link that carries
@@ -259,7 +260,8 @@ func (t *Tracker) confirmLink(e *Event, f *flow, m llc.ConfirmLink) {
 		}
 	}
 	if l.NumKnown && l.Num != m.Link {
-		e.problem(Violation, fmt.Sprintf("it has link number %d, and the link is %d", m.Link, l.Num), "RFC 7609 p.140")
+		e.problem(Violation, fmt.Sprintf("it has link number %d, and the link is %d", m.Link, l.Num),
+			"RFC 7609 p.140")
 	} else {
 		l.Num, l.NumKnown = m.Link, true
 	}

@@ -174,7 +174,8 @@ func (t *Tracker) newLink(g *LinkGroup, keep *Link) *Link {
 	if len(g.Links) >= maxLinksSeen {
 		drop := slices.IndexFunc(g.Links, func(l *Link) bool { return l.State >= LinkDeleted && l != keep })
 		if drop < 0 {
-			drop = slices.IndexFunc(g.Links, func(l *Link) bool { return l.State == LinkLearned && l != keep })
+			drop = slices.IndexFunc(g.Links,
+				func(l *Link) bool { return l.State == LinkLearned && l != keep })
 		}
 		if drop < 0 {
 			drop = slices.IndexFunc(g.Links, func(l *Link) bool { return l != keep })

@@ -139,7 +139,8 @@ func (l *layers) decodeIPv6(b []byte) {
 				n = (int(rest[1]) + 2) * 4
 			case protoFragment:
 				n = 8
-				if offset := binary.BigEndian.Uint16(rest[2:]); offset&^6 != 0 { // an atomic fragment is whole
+				if offset := binary.BigEndian.Uint16(rest[2:]); offset&^6 != 0 {
+					// an atomic fragment is whole
 					if rest[0] != protoTCP && rest[0] != protoUDP {
 						return
 					}

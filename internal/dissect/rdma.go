@@ -119,7 +119,8 @@ func parseTruncated(p *roce.Packet, b []byte, n int) error {
 	}
 	headerLen := roce.Opcode(b[0]).HeaderLen()
 	if headerLen == 0 || len(b) < headerLen || n < headerLen+roce.ICRCLen+int(b[1]>>4&3) {
-		return &wire.DecodeError{Message: "roce.Packet", Field: "message", Offset: len(b), Err: wire.ErrTruncated}
+		return &wire.DecodeError{Message: "roce.Packet", Field: "message", Offset: len(b),
+			Err: wire.ErrTruncated}
 	}
 	var whole [roce.MaxHeaderLen + roce.ICRCLen]byte
 	copy(whole[:], b[:headerLen])
@@ -143,12 +144,14 @@ func (t *Tracker) badPacket(b []byte, truncated bool, err error, src, dst netip.
 	case errors.Is(err, wire.ErrType):
 		e.Name = "other packet"
 		e.Text = roce.Opcode(b[0]).String() + ", not of a reliable connection"
-	case len(b) == 1 && b[0] == 0: // of this module: package host asks so whether the peer's process has ended
+	case len(b) == 1 && b[0] == 0:
+		// of this module: package host asks so whether the peer's process has ended
 		e.Name = "knock"
 		e.Text = "asks the kernel whether anybody has the port"
 	case len(b) == 8 && binary.BigEndian.Uint32(b) == 0 && b[4] == 0: // the same, of a queue pair
 		e.Name = "knock"
-		e.Text = fmt.Sprintf("asks the kernel whether anybody has queue pair 0x%x", binary.BigEndian.Uint32(b[4:]))
+		e.Text = fmt.Sprintf("asks the kernel whether anybody has queue pair 0x%x",
+			binary.BigEndian.Uint32(b[4:]))
 	default:
 		e.problem(Malformed, err.Error(), "IBTA 9.2")
 	}
@@ -314,7 +317,8 @@ func (t *Tracker) awaitAck(e *Event, f *flow, where place) {
 		f.awaitPSN = p.PSN
 		return
 	}
-	if where == placeRepeat && f.awaits && f.acknowledged && !f.stalled && now-f.awaitSince >= int64(silence) {
+	if where == placeRepeat && f.awaits && f.acknowledged && !f.stalled &&
+		now-f.awaitSince >= int64(silence) {
 		f.stalled = true
 		e.problem(Timeout, "sent again and again without an acknowledgement for "+silence.String(), "")
 	}

@@ -266,6 +266,7 @@ func (t *Tracker) checkWrite(e *Event, f *flow, ring *Ring, offset uint64, lengt
 		return
 	}
 	if window := uint64(ring.Window()); ring.pending > window {
-		t.tooFar(ring, ring.Dir, ring.pending-window, "a write into bytes that the reader has not freed", "RFC 7609 p.61")
+		t.tooFar(ring, ring.Dir, ring.pending-window, "a write into bytes that the reader has not freed",
+			"RFC 7609 p.61")
 	}
 }

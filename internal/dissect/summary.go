@@ -15,7 +15,8 @@ type Summary struct {
 	First, Last    time.Time
 	TCPSegments    uint64
 	RoCEPackets    uint64
-	AlsoSeen       uint64 // views of a packet that another input, or interface, has too: counted in Packets only
+	// views of a packet that another input, or interface, has too: counted in Packets only
+	AlsoSeen       uint64
 	Truncated      uint64 // packets of SMC that the capture does not have whole
 	Fragments      uint64 // IP fragments, which are not put together
 	Undecodable    uint64 // packets with headers that end early or contradict themselves

@@ -383,7 +383,8 @@ func (t *Tracker) parse(c *Conn, st *stream, src, dst netip.AddrPort) {
 
 // malformedCLC reports a message that cannot be decoded. It ends the handshake, and with it the TCP
 // connection.
-func (t *Tracker) malformedCLC(c *Conn, st *stream, b []byte, name string, err error, src, dst netip.AddrPort) {
+func (t *Tracker) malformedCLC(c *Conn, st *stream, b []byte, name string, err error, src,
+	dst netip.AddrPort) {
 	e := t.begin(CLC, name, src, dst)
 	e.Conn, e.Dir, e.Bytes = c, c.dir(src), b
 	e.problem(Malformed, err.Error(), "RFC 7609 p.134")

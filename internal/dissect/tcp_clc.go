@@ -234,7 +234,8 @@ func (t *Tracker) rst(c *Conn, src, dst netip.AddrPort) {
 	e := t.begin(TCP, "RST", src, dst)
 	e.Conn, e.Dir = c, c.dir(src)
 	if c.State == ConnEstablished && c.Group != nil && !c.Group.SMCD &&
-		c.Closed.IsZero() && !c.ToServer.done() && !c.ToClient.done() && c.ToServer.Messages+c.ToClient.Messages > 0 {
+		c.Closed.IsZero() && !c.ToServer.done() && !c.ToClient.done() &&
+		c.ToServer.Messages+c.ToClient.Messages > 0 {
 		// One that follows an abnormal close, or the end of TCP, only cleans up.
 		e.problem(Reset, "the TCP connection of an SMC connection was reset", "RFC 7609 p.62")
 	}

@@ -236,7 +236,8 @@ func (r *Report) left(dirs []string) {
 func (r *Report) connections(g *survey.Answers, chosen func(inventory.Conn) bool) {
 	report := inventory.New(g, true, false)
 	report.AddMoved(r.opts.Dir, g.NetNS)
-	report.Connections = slices.DeleteFunc(report.Connections, func(c inventory.Conn) bool { return !chosen(c) })
+	report.Connections = slices.DeleteFunc(report.Connections,
+		func(c inventory.Conn) bool { return !chosen(c) })
 	moved := 0
 	for _, s := range inventory.Summarize(report.Connections) {
 		for mode, n := range s.Modes {

@@ -32,11 +32,12 @@ type Explanation struct {
 
 // An Server server says how a connection to it would end up.
 type Server struct {
-	Server  string   `json:"server"`
-	Mode    string   `json:"mode"`   // of a program of 'gosmc run': "Unix", "SMC-R", "TCP"
-	Reason  string   `json:"reason"` // of TCP; empty otherwise
-	Steps   []Step   `json:"steps"`  // in order, up to the first that decides for TCP
-	Listen  string   `json:"listen"` // why a program here that listened at the address would not be announced; empty: it would
+	Server string `json:"server"`
+	Mode   string `json:"mode"`   // of a program of 'gosmc run': "Unix", "SMC-R", "TCP"
+	Reason string `json:"reason"` // of TCP; empty otherwise
+	Steps  []Step `json:"steps"`  // in order, up to the first that decides for TCP
+	// why a program here that listened at the address would not be announced; empty: it would
+	Listen  string   `json:"listen"`
 	Library struct { // the same for a program that uses package smc
 		Mode   string `json:"mode"` // "SMC-D", "TCP"
 		Reason string `json:"reason"`
@@ -54,7 +55,8 @@ type Step struct {
 // Explain reports which mode connections of a user to an address would get. program is a path, or
 // empty; args are its arguments, with its name as the first. obstacle says why 'gosmc run' leaves
 // every program to TCP here, "" if it does not.
-func Explain(ctx context.Context, address, program string, args []string, uid int, s *config.Settings, obstacle string) (*Explanation, error) {
+func Explain(ctx context.Context, address, program string, args []string, uid int, s *config.Settings,
+	obstacle string) (*Explanation, error) {
 	r := &Explanation{Address: address, Program: program, UID: uid, Servers: []Server{}}
 	servers, err := resolve(ctx, address)
 	if err != nil {
@@ -132,7 +134,8 @@ func (e *Server) follow(
 		}
 		return ok
 	}
-	if !step(!s.Off, "SMC is switched %s%s", map[bool]string{true: "off", false: "on"}[s.Off], From(config.SMC)) {
+	if !step(!s.Off, "SMC is switched %s%s", map[bool]string{true: "off", false: "on"}[s.Off],
+		From(config.SMC)) {
 		return
 	}
 	if obstacle != "" { // rule: cmd/gosmc TestRunExplainObstacle
@@ -155,7 +158,8 @@ func (e *Server) follow(
 	}
 	who := "somebody"
 	inside := false // of another network namespace
-	// With an ID for SMC-R a program of another network namespace is reached as on another host, without an agent.
+	// With an ID for SMC-R a program of another network namespace is reached as on another host,
+	// without an agent.
 	if !seen.Local && (len(s.UEIDs) == 0 && !s.SMCRv1 || survey.Introduces(ctx).Available) {
 		if other, found := lookInside(server, uid); found { // rule: cmd/gosmc TestExplainNamespace: ; found -> ; found && false
 			seen, inside = other, true
@@ -257,7 +261,8 @@ const maxNamespaces = 1024
 
 // admission takes the step that tells whether connections of a program are left to TCP because
 // those before were short.
-func (e *Server) admission(server netip.AddrPort, program string, args []string, uid int, s *config.Settings, step func(ok bool, what string, args ...any) bool) {
+func (e *Server) admission(server netip.AddrPort, program string, args []string, uid int, s *config.Settings,
+	step func(ok bool, what string, args ...any) bool) {
 	after := s.ShortAfter
 	if after == 0 {
 		after = admission.DefaultAfter
@@ -282,7 +287,8 @@ func shortBefore(server netip.AddrPort, program string, args []string, uid int) 
 
 // libraryShort says of a program with package smc whether its connections are left to TCP because
 // those before were short.
-func (e *Server) libraryShort(server netip.AddrPort, program string, args []string, uid int, s *config.Settings) {
+func (e *Server) libraryShort(server netip.AddrPort, program string, args []string, uid int,
+	s *config.Settings) {
 	after := s.ShortAfter
 	if after == 0 {
 		after = admission.DefaultAfter
@@ -297,7 +303,8 @@ func (e *Server) libraryShort(server netip.AddrPort, program string, args []stri
 }
 
 // library fills in the mode that a program that uses package smc would get.
-func (e *Server) library(server netip.AddrPort, uid int, s *config.Settings, policy *config.Policy, hosts *survey.Answers) {
+func (e *Server) library(server netip.AddrPort, uid int, s *config.Settings, policy *config.Policy,
+	hosts *survey.Answers) {
 	e.Library.Mode = "TCP"
 	if s.Off {
 		e.Library.Reason = "SMC is switched off" + From(config.SMC)
@@ -313,7 +320,8 @@ func (e *Server) library(server netip.AddrPort, uid int, s *config.Settings, pol
 			if err != nil || hosts.Elsewhere(l.NetNS) || local.Port() != server.Port() {
 				continue
 			}
-			if a := local.Addr(); a != server.Addr() && (!a.IsUnspecified() || a.Is4() && server.Addr().Is6()) {
+			if a := local.Addr(); a != server.Addr() &&
+				(!a.IsUnspecified() || a.Is4() && server.Addr().Is6()) {
 				continue
 			}
 			switch e.Library.Reason = policy.Listen.Refuses(server); {

@@ -93,7 +93,8 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	value := os.Getenv(config.EnvDisabled)
 	if _, known := config.ParseDisabled(value); !known {
-		c.Logger.Warn("all connections are TCP, because of a variable whose value is neither yes nor no", "variable", config.EnvDisabled+"="+value)
+		c.Logger.Warn("all connections are TCP, because of a variable whose value is neither yes nor no",
+			"variable", config.EnvDisabled+"="+value)
 	}
 	if c.Dir == "" {
 		c.Dir = rundir.Default()
@@ -107,7 +108,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.ReadBuffer == 0 {
 		c.ReadBuffer = sysinfo.Buffer()
 		if c.MemoryBudget == 0 {
-			c.ReadBuffer = int(min(int64(c.ReadBuffer), max(sysinfo.Budget()/budgetedBuffers, minDefaultBuffer)))
+			c.ReadBuffer = int(min(int64(c.ReadBuffer),
+				max(sysinfo.Budget()/budgetedBuffers, minDefaultBuffer)))
 		}
 	}
 	size, err := bufferSize(c.ReadBuffer)
@@ -131,14 +133,16 @@ func (c Config) withDefaults() (Config, error) {
 	case c.SMCRConns == 0:
 		c.SMCRConns = handshake.MaxConnsPerGroup
 	case c.SMCRConns < handshake.MinConnsPerGroup || c.SMCRConns > handshake.MaxConnsPerGroup: // rule: TestTuningInvalid
-		return c, fmt.Errorf("SMCRConns: %d is not %d to %d", c.SMCRConns, handshake.MinConnsPerGroup, handshake.MaxConnsPerGroup)
+		return c, fmt.Errorf("SMCRConns: %d is not %d to %d", c.SMCRConns, handshake.MinConnsPerGroup,
+			handshake.MaxConnsPerGroup)
 	}
 	switch c.SMCRSpread {
 	case "":
 		c.SMCRSpread = smcr.SpreadConnections
 	case smcr.SpreadConnections, smcr.SpreadBytes:
 	default:
-		return c, fmt.Errorf("SMCRSpread: %q is neither %q nor %q", c.SMCRSpread, smcr.SpreadConnections, smcr.SpreadBytes)
+		return c, fmt.Errorf("SMCRSpread: %q is neither %q nor %q", c.SMCRSpread, smcr.SpreadConnections,
+			smcr.SpreadBytes)
 	}
 	if c.Pairing == nil {
 		c.Pairing = &paired.AgentKernel{Dir: c.Dir}
@@ -189,14 +193,17 @@ func (c *Config) settle() error {
 		check func([]string) error
 	}{
 		{config.UEID, &c.UEIDs, s.UEIDs, func(l []string) error { _, err := pnet.ParseUEIDs(l); return err }},
-		{config.Peer, &c.SMCRPeers, s.Peers, func(l []string) error { _, err := config.ParsePeers(l); return err }},
-		{config.Device, &c.SMCRDevices, s.Devices, func(l []string) error { _, _, err := config.ParseDevices(l); return err }},
+		{config.Peer, &c.SMCRPeers, s.Peers,
+			func(l []string) error { _, err := config.ParsePeers(l); return err }},
+		{config.Device, &c.SMCRDevices, s.Devices,
+			func(l []string) error { _, _, err := config.ParseDevices(l); return err }},
 	} {
 		if len(*l.list) > 0 {
 			continue
 		}
 		if err := l.check(l.value); err != nil {
-			c.Logger.Warn("a part of the configuration is left out", "word", l.word, "variable", config.Variables[l.word], "err", err)
+			c.Logger.Warn("a part of the configuration is left out", "word", l.word, "variable",
+				config.Variables[l.word], "err", err)
 			continue
 		}
 		*l.list = l.value
@@ -208,7 +215,8 @@ func (c *Config) settle() error {
 	}
 	t := &s.Tuning
 	c.SMCRLinks, c.SMCRConns = cmp.Or(c.SMCRLinks, t.SMCRLinks), cmp.Or(c.SMCRConns, t.SMCRConns)
-	c.SMCRSpread, c.SMCRKeepAlive = cmp.Or(c.SMCRSpread, t.SMCRSpread), cmp.Or(c.SMCRKeepAlive, t.SMCRKeepAlive)
+	c.SMCRSpread, c.SMCRKeepAlive = cmp.Or(c.SMCRSpread, t.SMCRSpread), cmp.Or(c.SMCRKeepAlive,
+		t.SMCRKeepAlive)
 	c.Spin, c.ReadBuffer = cmp.Or(c.Spin, t.Spin), cmp.Or(c.ReadBuffer, t.ReadBuffer)
 	c.Disabled = c.Disabled || s.Off
 	if c.MemoryBudget == 0 {

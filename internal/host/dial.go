@@ -103,7 +103,8 @@ func dialShort(ctx context.Context, h *Host, opts DialOptions, network, address 
 // the result.
 func (h *Host) Adopt(tcp *net.TCPConn) (conn.Conn, error) {
 	if tcp.RemoteAddr() == nil {
-		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Err: os.NewSyscallError("getpeername", syscall.ENOTCONN)}
+		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(),
+			Err: os.NewSyscallError("getpeername", syscall.ENOTCONN)}
 	}
 	h.hold()
 	defer h.letGo()
@@ -111,7 +112,8 @@ func (h *Host) Adopt(tcp *net.TCPConn) (conn.Conn, error) {
 	reason := clc.Lookup(clc.DiagInherited, clc.OSUnspecified)
 	c := conn.NewTCP(h.newConn(tcp, false, net.KeepAliveConfig{}, false), conn.Fallback{Reason: reason})
 	if err := h.add(c); err != nil {
-		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: err}
+		return nil, &net.OpError{Op: "file", Net: "tcp", Source: tcp.LocalAddr(),
+			Addr: tcp.RemoteAddr(), Err: err}
 	}
 	h.counters.FellBack(reason, false)
 	return c, nil
@@ -326,7 +328,8 @@ func dialError(network string, tcp *net.TCPConn, err error) error {
 }
 
 // newConn returns a connection that is not yet anything. Its dialer or listener has config and keepAlive.
-func (h *Host) newConn(tcp *net.TCPConn, client bool, config net.KeepAliveConfig, keepAlive conn.LateKeepAlive) *conn.Pending {
+func (h *Host) newConn(tcp *net.TCPConn, client bool, config net.KeepAliveConfig,
+	keepAlive conn.LateKeepAlive) *conn.Pending {
 	return conn.New(&h.connEnv, conn.Params{
 		ID: h.connIDs.Add(1), TCP: tcp, Local: addrPort(tcp.LocalAddr()), Remote: addrPort(tcp.RemoteAddr()),
 		Client: client, KeepAlive: config, LateKeepAlive: keepAlive,

@@ -185,7 +185,8 @@ func (h *fabricHandler) PeerUp(p *ism.Peer) {
 func (h *fabricHandler) Signal(p *ism.Peer, payload []byte) {
 	if _, introduced := p.Secret(); introduced { // rule: TestIntroducedNoRendezvous
 		if err := h.pairing.Signal(p, payload); err != nil {
-			h.cfg.Logger.Warn("malformed message of an introduced process", "peer", p.GID(), "bytes", len(payload))
+			h.cfg.Logger.Warn("malformed message of an introduced process", "peer", p.GID(), "bytes",
+				len(payload))
 			p.Close()
 		}
 		return
@@ -204,6 +205,7 @@ func (h *fabricHandler) PeerGone(p *ism.Peer, err error) {
 	host.pairing.PeerGone(p)
 	host.endGone(smcd.Peering{Peer: p}, func(count int) {
 		h.cfg.Logger.Debug("peer is gone", "peer", p.GID(), "connections", count, "err", err)
-		host.trace.Add(&traceRecord{Record: conn.Record{Kind: control.TracePeerGone}, pid: p.Cred().PID, count: count}, nil)
+		host.trace.Add(&traceRecord{Record: conn.Record{Kind: control.TracePeerGone}, pid: p.Cred().PID,
+			count: count}, nil)
 	})
 }

@@ -148,7 +148,8 @@ func New(cfg Config) (*Host, error) {
 		release = clc.Release0
 	}
 	h.shake = handshake.New(handshake.Config{
-		HostName: h.name, SEID: h.seid, UEIDs: ueids, Release: release, MaxLinks: uint8(cfg.SMCRLinks), // normalized
+		// normalized
+		HostName: h.name, SEID: h.seid, UEIDs: ueids, Release: release, MaxLinks: uint8(cfg.SMCRLinks),
 		MaxConns: uint8(cfg.SMCRConns),
 		Owner:    (*handshakeOwner)(h), Logger: cfg.Logger,
 	})

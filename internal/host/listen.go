@@ -295,7 +295,8 @@ func (l *Listener) route(tcp *net.TCPConn) {
 		l.serveCLC(tcp)
 		return
 	}
-	if c, err := l.newConn(tcp).FallBack(l.opts.Require, conn.Fallback{Reason: h.lookup(reason)}); err == nil {
+	if c, err := l.newConn(tcp).FallBack(l.opts.Require,
+		conn.Fallback{Reason: h.lookup(reason)}); err == nil {
 		l.deliver(accepted{conn: c})
 		return
 	}

@@ -20,7 +20,8 @@ import (
 // shakeNetworks does the handshake with a peer that expects CLC and shares no memory with us. The
 // result may be of any mode that meets the requirement. After an error the TCP connection is
 // closed.
-func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pending, buffer int, require conn.Requirement) (conn.Conn, error) {
+func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pending, buffer int,
+	require conn.Requirement) (conn.Conn, error) {
 	paths := make([]transport.Path, len(h.networks))
 	for i, n := range h.networks {
 		w := n.NewPath(role, addrOf(c.LocalAddr()), addrOf(c.RemoteAddr()))
@@ -33,11 +34,13 @@ func (h *Host) shakeNetworks(ctx context.Context, role core.Role, c *conn.Pendin
 		}
 		paths[i] = w
 	}
-	return h.shake.Run(ctx, handshake.Request{Role: role, Conn: c, Paths: paths, Buffer: buffer, Require: require})
+	return h.shake.Run(ctx, handshake.Request{Role: role, Conn: c, Paths: paths, Buffer: buffer,
+		Require: require})
 }
 
 // shakePeer is shakeNetworks with the host behind a peering.
-func (h *Host) shakePeer(ctx context.Context, role core.Role, c *conn.Pending, peer *ism.Peer, buffer int, require conn.Requirement) (conn.Conn, error) {
+func (h *Host) shakePeer(ctx context.Context, role core.Role, c *conn.Pending, peer *ism.Peer, buffer int,
+	require conn.Requirement) (conn.Conn, error) {
 	f, reason, err := h.open()
 	if err != nil {
 		c.TCP().Close()

@@ -134,11 +134,13 @@ func (h *Host) limitStatus() []control.StatusLimit {
 	}
 	for _, n := range h.networks {
 		used, _ := n.Memory()
-		list = append(list, control.StatusLimit{Name: "memory of " + n.Mode().String(), Limit: h.cfg.MemoryBudget, Used: used, Unit: "bytes"})
+		list = append(list, control.StatusLimit{Name: "memory of " + n.Mode().String(),
+			Limit: h.cfg.MemoryBudget, Used: used, Unit: "bytes"})
 	}
 	return append(list,
 		control.StatusLimit{Name: "read buffer", Limit: int64(h.cfg.ReadBuffer), Used: -1, Unit: "bytes"},
-		control.StatusLimit{Name: "peers", Limit: ism.MaxPeers, Used: device.PeersDialed + device.PeersAccepted},
+		control.StatusLimit{Name: "peers", Limit: ism.MaxPeers,
+			Used: device.PeersDialed + device.PeersAccepted},
 		control.StatusLimit{Name: "connections with a peer", Limit: ism.SlotCount, Used: -1},
 		mappings(),
 		openFiles(),

@@ -98,8 +98,9 @@ func Activities(before, after *Sample, byProgram bool) []Activity {
 		}
 		a := rows[k]
 		if a == nil {
-			a = &Activity{Port: k.port, PID: k.pid, Command: k.command, Modes: make(map[string]int), Reasons: []ReasonCount{},
-				pids: make(map[int]bool)}
+			a = &Activity{Port: k.port, PID: k.pid, Command: k.command, Modes: make(map[string]int),
+				Reasons: []ReasonCount{},
+				pids:    make(map[int]bool)}
 			rows[k] = a
 		}
 		a.count(c, earlier[endOf(c)], seconds)
@@ -110,7 +111,8 @@ func Activities(before, after *Sample, byProgram bool) []Activity {
 		list = append(list, *a)
 	}
 	slices.SortFunc(list, func(a, b Activity) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.PID, b.PID), strings.Compare(a.Command, b.Command))
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.PID, b.PID),
+			strings.Compare(a.Command, b.Command))
 	})
 	return list
 }

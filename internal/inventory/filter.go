@@ -150,7 +150,8 @@ func (e endFilter) fits(end string) bool {
 		return true
 	}
 	addr, err := netip.ParseAddrPort(end)
-	return err == nil && (e.port == 0 || e.port == addr.Port()) && (!e.prefix.IsValid() || e.prefix.Contains(addr.Addr().Unmap().WithZone("")))
+	return err == nil && (e.port == 0 || e.port == addr.Port()) &&
+		(!e.prefix.IsValid() || e.prefix.Contains(addr.Addr().Unmap().WithZone("")))
 }
 
 // family reports whether an end has an address of a version of IP that is meant.
@@ -173,7 +174,8 @@ func (f *Filter) Connection(c *Conn) bool {
 		(f.mode == "" || strings.EqualFold(f.mode, c.Mode)) &&
 		// rule: cmd/gosmc TestSSFilter: c.PeerCommand -> ""
 		(strings.Contains(c.Command, f.program) || strings.Contains(c.PeerCommand, f.program)) &&
-		(hasPort(c.Local, f.Port) || hasPort(c.Peer, f.Port)) && hasPort(c.Local, f.sport) && hasPort(c.Peer, f.dport) &&
+		(hasPort(c.Local, f.Port) || hasPort(c.Peer, f.Port)) && hasPort(c.Local, f.sport) &&
+		hasPort(c.Peer, f.dport) &&
 		f.src.fits(c.Local) && f.dst.fits(c.Peer)
 }
 

@@ -47,7 +47,8 @@ func (c *Conn) Explain() {
 		if c.Role == "client" {
 			end = "server"
 		}
-		c.Cause = fmt.Sprintf("The %s, %s, was not started by 'gosmc run'.", end, named(c.Bare, c.PeerCommand))
+		c.Cause = fmt.Sprintf("The %s, %s, was not started by 'gosmc run'.", end,
+			named(c.Bare, c.PeerCommand))
 		c.Advice = "Start it by 'gosmc run " + CommandWord(c.PeerCommand) + " ...'; a service by 'gosmc service enable NAME'."
 	}
 }
@@ -132,10 +133,12 @@ func Summarize(list []Conn) []Service {
 		if i := strings.LastIndexByte(c.Server(), ':'); i >= 0 {
 			port, _ = strconv.Atoi(c.Server()[i+1:])
 		}
-		i := slices.IndexFunc(services, func(s Service) bool { return s.Port == port && s.Command == command })
+		i := slices.IndexFunc(services,
+			func(s Service) bool { return s.Port == port && s.Command == command })
 		if i < 0 {
 			i = len(services)
-			services = append(services, Service{Port: port, Command: command, Modes: make(map[string]int), Reasons: []ReasonCount{}})
+			services = append(services, Service{Port: port, Command: command, Modes: make(map[string]int),
+				Reasons: []ReasonCount{}})
 		}
 		s := &services[i]
 		s.Modes[c.Mode]++

@@ -19,7 +19,8 @@ type Report struct {
 	Errors      []survey.Error `json:"errors"`
 	Denied      int            `json:"other_users"` // hosts that the caller may not ask
 
-	Services []Service `json:"services,omitempty"` // the connections by server; nil unless somebody has set it
+	// the connections by server; nil unless somebody has set it
+	Services []Service `json:"services,omitempty"`
 
 	tallies tallies
 }
@@ -108,7 +109,8 @@ func New(g *survey.Answers, connections, listeners bool) Report {
 		}
 		if listeners {
 			for _, l := range h.Listeners {
-				r.Listeners = append(r.Listeners, Listener{StatusListener: l, PID: h.PID, Command: h.Command, Dir: h.Dir, OtherNetNS: g.Elsewhere(l.NetNS)})
+				r.Listeners = append(r.Listeners, Listener{StatusListener: l, PID: h.PID, Command: h.Command,
+					Dir: h.Dir, OtherNetNS: g.Elsewhere(l.NetNS)})
 			}
 		}
 	}
@@ -125,7 +127,8 @@ func (r *Report) AddMoved(dir string, netns uint64) {
 	for _, c := range list {
 		own := func(x Conn) bool { return x.Mode == ModeUnix && x.Inode == c.Inode && x.PID == c.PID }
 		if i := slices.IndexFunc(r.Connections, own); i >= 0 {
-			r.Connections[i].SendQ, r.Connections[i].Rings = c.SendQ, ringsOf(c) // the kernel counts memory for SendQ, not bytes
+			// the kernel counts memory for SendQ, not bytes
+			r.Connections[i].SendQ, r.Connections[i].Rings = c.SendQ, ringsOf(c)
 			continue
 		}
 		of := inspect.RunDir(c.PID)
@@ -140,7 +143,8 @@ func (r *Report) AddMoved(dir string, netns uint64) {
 	}
 	stayed, _ := inspect.TCPConnections()
 	for _, c := range stayed {
-		own := func(x Conn) bool { return x.Inode == c.Inode && x.PID == c.PID } // of a program that uses package smc, too
+		// of a program that uses package smc, too
+		own := func(x Conn) bool { return x.Inode == c.Inode && x.PID == c.PID }
 		of := inspect.RunDir(c.PID)
 		if slices.ContainsFunc(r.Connections, own) || !Within(of, dir) {
 			continue
@@ -177,8 +181,9 @@ func (r *Report) AddServers(dir string, netns uint64) {
 			continue
 		}
 		r.Listeners = append(r.Listeners, Listener{
-			StatusListener: control.StatusListener{Local: l.Local.String(), Require: "any", UID: l.UID, Inode: l.Inode, NetNS: netns},
-			PID:            l.PID, Command: l.Command, Dir: of, Mode: ModeUnix,
+			StatusListener: control.StatusListener{Local: l.Local.String(), Require: "any", UID: l.UID,
+				Inode: l.Inode, NetNS: netns},
+			PID: l.PID, Command: l.Command, Dir: of, Mode: ModeUnix,
 			Unannounced: !l.Announced, BareConns: l.Bare,
 		})
 	}

@@ -43,12 +43,14 @@ type Carrier struct {
 		base     uint32      // of our cursors, as the peer counts
 		broken   bool        // the peer broke a rule that cursors do not show
 		link     *Link       // over which the newest message came, other than a validation message
-		next     []heard     // validation messages that nothing has followed over their links: the numbers go on after a gap. In the order of their arrival
-		moved    bool        // the peer has moved to another link, and may repeat itself
-		again    bool        // there was one, so that bytes may have been placed twice
-		left     *Link       // that it has left and has not said so: bytes sent there may be lost
-		late     bool        // message came after that, and speaks of bytes that are not there
-		placed   uint64      // bytes that were placed in the RMB before
+		// validation messages that nothing has followed over their links: the numbers go on after a
+		// gap. In the order of their arrival
+		next   []heard
+		moved  bool   // the peer has moved to another link, and may repeat itself
+		again  bool   // there was one, so that bytes may have been placed twice
+		left   *Link  // that it has left and has not said so: bytes sent there may be lost
+		late   bool   // message came after that, and speaks of bytes that are not there
+		placed uint64 // bytes that were placed in the RMB before
 
 		overtaken []*Link // of the messages that were put aside, one for each: see overtaken.go
 	}
@@ -91,9 +93,10 @@ type Carrier struct {
 	gen      atomic.Uint32 // how often it has moved; changed with mu
 	move     *move         // to be done when nobody is posting
 	validate bool          // the next message is the failover validation message
-	greet    bool          // the next message is the first one over a link that was moved to while the old one was good
-	awaited  bool          // either is on its way: nothing else is, before it is known to be there
-	ask      bool          // the next message asks for one
+	// the next message is the first one over a link that was moved to while the old one was good
+	greet    bool
+	awaited  bool // either is on its way: nothing else is, before it is known to be there
+	ask      bool // the next message asks for one
 	probe    probe
 	lost     bool // there is no link to go on over
 	queued   bool // in the link's queue, or about to be served
@@ -139,7 +142,8 @@ func (g *Group) NewCarrier(cfg CarrierConfig) (*Carrier, error) {
 	for size < min(cfg.SendBuffer, maxSendBuffer) {
 		size *= 2
 	}
-	c := &Carrier{group: g, rmb: cfg.RMB, wake: cfg.Wake, ended: cfg.Done, sendSize: size, sent: make(chan struct{})}
+	c := &Carrier{group: g, rmb: cfg.RMB, wake: cfg.Wake, ended: cfg.Done, sendSize: size,
+		sent: make(chan struct{})}
 	c.in.placed, _ = g.placed(cfg.RMB.mem)
 	if err := g.addToken(c); err != nil {
 		return nil, err
@@ -191,7 +195,8 @@ func (c *Carrier) Attach(l *Link, to PeerRMBE, ownEyecatcher bool) error {
 	c.mu.Lock()
 	l.users.Add(1)
 	c.link, c.ring, c.region, c.regionAt, c.peer, c.sendSize = l, ring, region, region.Addr(), to, size
-	c.peer.Addr += uint64(to.Size.Bytes()) * uint64(to.Index-1) // modulo 1<<64: any number may be an address there
+	// modulo 1<<64: any number may be an address there
+	c.peer.Addr += uint64(to.Size.Bytes()) * uint64(to.Index-1)
 	c.size = uint32(to.Size.Bytes())
 	if to.Eyecatcher {
 		c.base = uint32(len(eyecatcher))

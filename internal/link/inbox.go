@@ -297,7 +297,8 @@ func (c *Carrier) take(m *cdc.Message) bool {
 	if !c.in.moved || !c.isBehind(m.Producer) {
 		// Else the bytes are here already, and were written once more.
 		c.announce(m.Producer)
-		c.inProd.Store(stream.ProducerWord(c.inProd.Load(), m.Producer, m.ProducerFlags, cursor(c.read.Load(), c.ownSize())))
+		c.inProd.Store(stream.ProducerWord(c.inProd.Load(), m.Producer, m.ProducerFlags,
+			cursor(c.read.Load(), c.ownSize())))
 	}
 	c.inCons.Store(cdc.PackConsumer(m.Consumer, m.ProducerFlags, m.ConnFlags))
 	return true

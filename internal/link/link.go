@@ -174,7 +174,8 @@ func (l *Link) ReadyToReceive(p Peer) error {
 		return l.error(fmt.Errorf("%w: path MTU %v", ErrArgument, p.MTU))
 	}
 	err := l.qp.ReadyToReceive(verbs.RTR{
-		RemoteGID: p.GID, RemoteQPN: p.QPN, PathMTU: min(p.MTU, l.MTU()), RecvPSN: p.PSN, MinRNRTimer: rnrTimerCode,
+		RemoteGID: p.GID, RemoteQPN: p.QPN, PathMTU: min(p.MTU,
+			l.MTU()), RecvPSN: p.PSN, MinRNRTimer: rnrTimerCode,
 	})
 	if err != nil {
 		return l.error(err)
@@ -184,7 +185,8 @@ func (l *Link) ReadyToReceive(p Peer) error {
 
 // ReadyToSend takes the queue pair to [verbs.StateRTS]. Nothing can be sent before.
 func (l *Link) ReadyToSend() error {
-	err := l.qp.ReadyToSend(verbs.RTS{SendPSN: l.psn, Timeout: ackTimeoutCode, RetryCount: retryCount, RNRRetry: rnrRetryCount})
+	err := l.qp.ReadyToSend(verbs.RTS{SendPSN: l.psn, Timeout: ackTimeoutCode, RetryCount: retryCount,
+		RNRRetry: rnrRetryCount})
 	if err != nil {
 		return l.error(err)
 	}

@@ -39,7 +39,8 @@ type region struct {
 // mapMemory returns size bytes, zero and page-aligned, without a page until they are touched.
 func mapMemory(size int, access verbs.Access) (*memory, error) {
 	page := unix.Getpagesize()
-	b, err := unix.Mmap(-1, 0, (size+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	b, err := unix.Mmap(-1, 0, (size+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return nil, fmt.Errorf("smc: buffer of %d bytes: %w", size, err)
 	}

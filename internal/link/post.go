@@ -361,7 +361,8 @@ func (c *Carrier) drained() {
 	c.group.forget(c)
 	close(c.sent)
 	if c.dropped || c.posted > keptBytes {
-		ring.giveBack(0, roundUp(len(ring.bytes), os.Getpagesize())) // the error is that they stay a while longer
+		// the error is that they stay a while longer
+		ring.giveBack(0, roundUp(len(ring.bytes), os.Getpagesize()))
 	}
 	c.group.putRing(ring)
 	c.ended()

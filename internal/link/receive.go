@@ -77,7 +77,8 @@ func (l *Link) receive(i, n int, turn uint64) {
 
 // receiveCDC takes a CDC message to its connection.
 func (l *Link) receiveCDC(b []byte, turn uint64) {
-	if len(b) < cdc.MessageLen || b[1] != cdc.MessageLen { // looked at here, as an error would cost memory each time
+	if len(b) < cdc.MessageLen || b[1] != cdc.MessageLen {
+		// looked at here, as an error would cost memory each time
 		l.stats.malformed.Add(1)
 		return
 	}

@@ -38,7 +38,8 @@ var (
 	quickPace = pace{every: 8 * time.Millisecond, after: [3]int{1, 6, 31}, window: 25}
 )
 
-// maxVain is how many asks in a row that no data follows end the quick pace, however often there is other news.
+// maxVain is how many asks in a row that no data follows end the quick pace, however often there is
+// other news.
 const maxVain = 8
 
 // Lookers are the connections of a group that are looked at with one pace. The group's mu guards

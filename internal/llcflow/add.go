@@ -67,14 +67,17 @@ type linkAdd struct {
 	link    *controlLink
 	via     *controlLink // that carries ADD LINK
 	until   time.Time
-	target  wire.GID       // server: for the client to use
-	request llc.AddLink    // client: to be answered
-	asked   llc.Form       // server: of the REQUEST ADD LINK to which ADD LINK is the answer; 0: there is none
-	tell    []llc.RKeyPair // version 1: ours that are still to be told
-	told    []RMBID        // ours that the peer will know on the link
-	owed    int            // version 1: how many of the peer's are to come; below 0: not known yet
-	lost    *controlLink   // the last link in use, which was lost meanwhile: it ends as if that came after the new one was up
-	end     GroupEnd       // why
+	target  wire.GID    // server: for the client to use
+	request llc.AddLink // client: to be answered
+	// server: of the REQUEST ADD LINK to which ADD LINK is the answer; 0: there is none
+	asked llc.Form
+	tell  []llc.RKeyPair // version 1: ours that are still to be told
+	told  []RMBID        // ours that the peer will know on the link
+	owed  int            // version 1: how many of the peer's are to come; below 0: not known yet
+	// the last link in use, which was lost meanwhile: it ends as if that came after the new one was
+	// up
+	lost *controlLink
+	end  GroupEnd // why
 }
 
 // isLastStep reports whether only the peer's word, or the RNIC's, is missing until the new link is
@@ -100,7 +103,8 @@ func (lc *LinkControl) beginAdd(now time.Time, out []Output) []Output {
 }
 
 // open asks for our end of a new link.
-func (lc *LinkControl) open(num llc.LinkNum, local core.RNIC, via *controlLink, target wire.GID, out []Output) []Output {
+func (lc *LinkControl) open(num llc.LinkNum, local core.RNIC, via *controlLink, target wire.GID,
+	out []Output) []Output {
 	used := uint16(0)
 	for _, l := range lc.links {
 		used |= 1 << l.slot
@@ -117,7 +121,8 @@ func (lc *LinkControl) open(num llc.LinkNum, local core.RNIC, via *controlLink, 
 
 // LinkOpened answers [OpenLink]: local is our end of the link, without a queue pair if there is
 // none, and tokens is where our RMBs are on it.
-func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local core.LinkEnd, tokens map[RMBID]llc.RToken, out []Output) []Output {
+func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local core.LinkEnd,
+	tokens map[RMBID]llc.RToken, out []Output) []Output {
 	a := &lc.add
 	if a.phase != addOpening || a.link.num != num { // rule: TestLinkOpenedLate
 		return append(out, CloseLink{num}) // nobody wants it any more
@@ -126,7 +131,8 @@ func (lc *LinkControl) LinkOpened(now time.Time, num llc.LinkNum, local core.Lin
 		if lc.role == core.RoleClient {
 			out = lc.reject(a.via, a.request, out)
 		} else if a.asked != 0 { // rule: TestRequestAddLinkAnswered
-			out = append(out, SendLLC{Link: a.via.num, Message: llc.RequestAddLink{Header: llc.Header{Form: a.asked, Reply: true}}})
+			out = append(out, SendLLC{Link: a.via.num,
+				Message: llc.RequestAddLink{Header: llc.Header{Form: a.asked, Reply: true}}})
 		}
 		lc.failed.note(now, a.link) // rule: TestAddLinkRotate
 		return lc.arm(lc.next(now, lc.abortAdd(now, 0, false, out)))
@@ -258,7 +264,8 @@ func (lc *LinkControl) reject(link *controlLink, m llc.AddLink, out []Output) []
 }
 
 // handleAddLinkReply takes the client's answer.
-func (lc *LinkControl) handleAddLinkReply(now time.Time, via *controlLink, m llc.AddLink, out []Output) []Output {
+func (lc *LinkControl) handleAddLinkReply(now time.Time, via *controlLink, m llc.AddLink,
+	out []Output) []Output {
 	a := &lc.add
 	if a.phase != addRequested || m.Link != a.link.num { // rule: TestControlTable
 		return out
@@ -305,7 +312,8 @@ var errCount = errors.New("another number of RKeys than before")
 // handleAddLinkCont takes ADD LINK CONTINUATION: where two of the peer's RMBs are on the new link.
 // Requests and replies take turns until neither side has more. Linux net/smc may announce more RMBs
 // than it has: these are zeros.
-func (lc *LinkControl) handleAddLinkCont(now time.Time, via *controlLink, m llc.AddLinkCont, out []Output) []Output {
+func (lc *LinkControl) handleAddLinkCont(now time.Time, via *controlLink, m llc.AddLinkCont,
+	out []Output) []Output {
 	a := &lc.add
 	switch {
 	case m.Reply != (lc.role == core.RoleServer): // rule: TestAddLinkContinuationLies
@@ -381,7 +389,8 @@ func (lc *LinkControl) linkUp(now time.Time, out []Output) []Output {
 	}
 	out = append(out, LinkUp{a.link.num})
 	// rule: TestAddLinkReplacesAsymmetric: lc.role == core.RoleServer && -> true &&
-	if symmetric, asymmetric := lc.split(); lc.role == core.RoleServer && asymmetric != nil && len(symmetric) > 1 {
+	if symmetric, asymmetric := lc.split(); lc.role == core.RoleServer && asymmetric != nil &&
+		len(symmetric) > 1 {
 		lc.enqueue(linkDelete{num: asymmetric.num, reason: llc.DeleteAsymmetric, orderly: true, surplus: true}) // rule: TestAddLinkReplacesAsymmetric
 	} else if asymmetric != nil {
 		lc.retryLater(now) // rule: TestAddLinkRetry

@@ -44,7 +44,8 @@ func (lc *LinkControl) release1() bool {
 //	any other combination               same
 //
 // RFC 7609 §3.5.1.5.
-func (lc *LinkControl) handleConfirmLink(now time.Time, link *controlLink, m llc.ConfirmLink, out []Output) []Output {
+func (lc *LinkControl) handleConfirmLink(now time.Time, link *controlLink, m llc.ConfirmLink,
+	out []Output) []Output {
 	switch {
 	case lc.add.link == link:
 		return lc.handleConfirmNew(now, m, out)
@@ -58,7 +59,8 @@ func (lc *LinkControl) handleConfirmLink(now time.Time, link *controlLink, m llc
 		out = append(out, ReadyToSend{m.Link}, LinkStep{Kind: core.StepRequested})
 	}
 	if err != nil {
-		end := GroupEnd{Kind: EndViolation, Err: &core.ProtocolError{Message: m.Type().String(), State: lc.state.String(), Err: err}}
+		end := GroupEnd{Kind: EndViolation,
+			Err: &core.ProtocolError{Message: m.Type().String(), State: lc.state.String(), Err: err}}
 		return lc.fail(now, end, why, out)
 	}
 	lc.eyecatcher = !m.HasNoEyecatcher()
@@ -102,7 +104,8 @@ func (lc *LinkControl) checkConfirmLink(link *controlLink, m llc.ConfirmLink) (c
 	case m.Link == 0: // rule: TestConfirmLinkChecked
 		return clc.DiagLink, errors.New("link 0")
 	case lc.release1() && m.MaxLinks != r.MaxLinks: // rule: TestConfirmLinkChecked
-		return clc.DiagMaxLinks, fmt.Errorf("at most %d links in place of %d", m.MaxLinks, r.MaxLinks) // SMCv2 p.84
+		// SMCv2 p.84
+		return clc.DiagMaxLinks, fmt.Errorf("at most %d links in place of %d", m.MaxLinks, r.MaxLinks)
 	case lc.release1() && m.MaxConns != r.MaxConns: // rule: TestConfirmLinkChecked
 		return clc.DiagMaxConns, fmt.Errorf("at most %d connections in place of %d", m.MaxConns, r.MaxConns)
 	case lc.cfg.RefuseEyecatcher && !m.HasNoEyecatcher(): // rule: TestConfirmLinkChecked
@@ -163,7 +166,8 @@ func (lc *LinkControl) next(now time.Time, out []Output) []Output {
 		return out
 	}
 	out = lc.sendDeletes(now, out)
-	ends := slices.ContainsFunc(lc.deletes, func(d linkDelete) bool { // "connection data cannot flow ... until the reply" (RFC 7609 C.7.1)
+	// "connection data cannot flow ... until the reply" (RFC 7609 C.7.1)
+	ends := slices.ContainsFunc(lc.deletes, func(d linkDelete) bool {
 		link := lc.link(d.num)
 		return link != nil && link.state == linkFailed
 	})

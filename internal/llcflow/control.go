@@ -196,7 +196,8 @@ func (lc *LinkControl) Links() []core.GroupLink {
 // possible. Of a connection that had the element before, the peer thinks that it has ended: it
 // "must abort the existing SMC-R connection associated with this RMBE" (RFC 7609 §4.4.2), see
 // [ElementLost].
-func (lc *LinkControl) TakeElement(p *clc.ParamsR, owner Owner, out []Output) (Element, clc.Diagnosis, []Output) {
+func (lc *LinkControl) TakeElement(p *clc.ParamsR, owner Owner,
+	out []Output) (Element, clc.Diagnosis, []Output) {
 	if lc.state == StateEnding || lc.state == StateEnded {
 		return Element{}, clc.DiagNoActiveLink, out
 	}
@@ -241,7 +242,8 @@ func (lc *LinkControl) Start(now time.Time, out []Output) []Output {
 		return lc.fail(now, GroupEnd{Kind: EndFallBack}, lc.broken, out)
 	}
 	if lc.role == core.RoleServer {
-		out = append(out, SendLLC{lc.links[0].num, lc.confirmLink(lc.links[0], llc.Header{Form: lc.form}), tagConfirm})
+		out = append(out, SendLLC{lc.links[0].num, lc.confirmLink(lc.links[0], llc.Header{Form: lc.form}),
+			tagConfirm})
 	}
 	return lc.arm(out)
 }
@@ -264,7 +266,8 @@ func (lc *LinkControl) setState(now time.Time, s State) {
 
 // HandleMessage takes the results of llc.Parse for a message that arrived on a link. It is for LLC
 // messages only, not for CDC messages.
-func (lc *LinkControl) HandleMessage(now time.Time, num llc.LinkNum, m llc.Message, err error, out []Output) []Output {
+func (lc *LinkControl) HandleMessage(now time.Time, num llc.LinkNum, m llc.Message, err error,
+	out []Output) []Output {
 	link := lc.link(num)
 	if lc.state == StateInit || lc.state == StateEnded || link == nil {
 		return out
@@ -273,7 +276,8 @@ func (lc *LinkControl) HandleMessage(now time.Time, num llc.LinkNum, m llc.Messa
 	return lc.arm(lc.handle(now, link, m, err, out))
 }
 
-func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, err error, out []Output) []Output {
+func (lc *LinkControl) handle(now time.Time, link *controlLink, m llc.Message, err error,
+	out []Output) []Output {
 	switch {
 	case errors.Is(err, llc.ErrOptional): // rule: TestControlHostile
 		return out // "must silently" be discarded
@@ -323,7 +327,8 @@ func showsReply(m llc.Message, via, added *controlLink) bool {
 		return m.Type() != llc.TypeConfirmLink
 	}
 	told, ok := m.(llc.ConfirmRKey)
-	return ok && !told.Reply && slices.ContainsFunc(told.Others, func(t llc.LinkRToken) bool { return t.Link == added.num })
+	return ok && !told.Reply && slices.ContainsFunc(told.Others,
+		func(t llc.LinkRToken) bool { return t.Link == added.num })
 }
 
 // Sent says that the send of a message is complete: the peer's RNIC has it.
@@ -392,7 +397,8 @@ func (lc *LinkControl) arm(out []Output) []Output {
 	next := earliest(earliest(lc.until, lc.exchange.until), lc.testsDue())
 	next = earliest(next, earliest(lc.add.until, lc.deletesDue()))
 	next = earliest(next, lc.leavesDue())
-	if lc.state == StateActive && lc.add.phase == addNone && lc.exchange.kind == exchangeNone && !lc.obeys() { // else they wait until it ends
+	if lc.state == StateActive && lc.add.phase == addNone && lc.exchange.kind == exchangeNone && !lc.obeys() {
+		// else they wait until it ends
 		if len(lc.deletes) == 0 {
 			next = earliest(next, lc.retry.at)
 		}
@@ -433,11 +439,13 @@ func (lc *LinkControl) link(num llc.LinkNum) *controlLink {
 }
 
 // outOfSync ends the link, and with the last one the group, because the peer broke the protocol.
-func (lc *LinkControl) outOfSync(now time.Time, link *controlLink, message string, err error, out []Output) []Output {
+func (lc *LinkControl) outOfSync(now time.Time, link *controlLink, message string, err error,
+	out []Output) []Output {
 	if lc.state == StateEnding {
 		return out // it ends anyway
 	}
-	end := GroupEnd{Kind: EndViolation, Err: &core.ProtocolError{Message: message, State: lc.state.String(), Err: err}}
+	end := GroupEnd{Kind: EndViolation,
+		Err: &core.ProtocolError{Message: message, State: lc.state.String(), Err: err}}
 	switch {
 	case lc.usable(link) != nil:
 		return lc.lose(now, link, end, clc.DiagLink, out)

@@ -93,7 +93,8 @@ func (lc *LinkControl) finish(out []Output) []Output {
 // answerDelete returns the reply to a DELETE LINK: the request's link, and the fault of the
 // request.
 func answerDelete(m llc.DeleteLink, reason llc.DeleteReason) llc.DeleteLink {
-	return llc.DeleteLink{Header: llc.Header{Form: m.Form, Reply: true}, Orderly: m.Orderly, Link: m.Link, Reason: reason}
+	return llc.DeleteLink{Header: llc.Header{Form: m.Form, Reply: true}, Orderly: m.Orderly, Link: m.Link,
+		Reason: reason}
 }
 
 // handleDeleteAll takes the end of the group from the peer.

@@ -117,7 +117,8 @@ func (lc *LinkControl) main() *controlLink {
 
 // lose takes a link out of use that is of no more use, and has the peer told. The group ends with
 // its last one.
-func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why clc.Diagnosis, out []Output) []Output {
+func (lc *LinkControl) lose(now time.Time, link *controlLink, end GroupEnd, why clc.Diagnosis,
+	out []Output) []Output {
 	if lc.role == core.RoleClient && lc.state == StateActive && link.state == linkActive {
 		if !link.leave.until.IsZero() && lc.usable(link) != nil { // rule: TestLinkLeavingFails
 			return lc.next(now, lc.obeyNow(now, link, end, out))
@@ -177,7 +178,8 @@ func (lc *LinkControl) spareLast() {
 // down takes a link out of use. An exchange that was under way on it begins anew on another one:
 // "the initiator of an LLC message exchange that fails will be responsible for retrying" (RFC 7609
 // p.25).
-func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, orderly bool, out []Output) []Output {
+func (lc *LinkControl) down(now time.Time, link *controlLink, end GroupEnd, orderly bool,
+	out []Output) []Output {
 	link.state = linkFailed
 	link.leave = linkLeave{}
 	out = append(out, LinkDown{link.num, end, orderly})
@@ -388,7 +390,8 @@ func (lc *LinkControl) advanceDeletes(now time.Time, out []Output) []Output {
 //	any other combination                                 same
 //
 // Connections of the last link have none to move to, and end with it. RFC 7609 §3.5.4, §3.5.5.1, C.7.1.
-func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.DeleteLink, out []Output) []Output {
+func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.DeleteLink,
+	out []Output) []Output {
 	switch {
 	case m.Reply:
 		return lc.handleDeleteLinkReply(now, m, out)
@@ -415,7 +418,8 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 		return lc.next(now, lc.abortAdd(now, m.Reason, true, out))
 	}
 	last := lc.usable(link) == nil
-	if gentle(m.Orderly, m.Reason) && slices.ContainsFunc(lc.links, func(l *controlLink) bool { return l.state == linkFailed }) {
+	if gentle(m.Orderly, m.Reason) &&
+		slices.ContainsFunc(lc.links, func(l *controlLink) bool { return l.state == linkFailed }) {
 		last = false // rule: TestLinkLeavingCrossing
 		// The client had another one when it said that, as it has not answered yet that we have
 		// taken it away: it does not want the group to end.
@@ -432,7 +436,8 @@ func (lc *LinkControl) handleDeleteLink(now time.Time, via *controlLink, m llc.D
 }
 
 // obeyDelete ends a link as the server says: a client "cannot decline".
-func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.DeleteLink, out []Output) []Output {
+func (lc *LinkControl) obeyDelete(now time.Time, via, link *controlLink, m llc.DeleteLink,
+	out []Output) []Output {
 	lc.dropDelete(m.Link) // rule: TestDeleteLinkQueue
 	if link == nil {      // rule: TestC71
 		out = append(out, SendLLC{Link: via.num, Message: answerDelete(m, llc.DeleteUnknownLink)})

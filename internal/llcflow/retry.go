@@ -110,7 +110,8 @@ func (lc *LinkControl) askForLink(now time.Time, r core.RNIC, out []Output) []Ou
 	case lc.add.phase != addNone:
 		return out
 	case lc.form.Version() == 1:
-		return append(out, SendLLC{Link: link.num, Message: llc.AddLink{Header: llc.Header{Form: lc.form}, MAC: r.MAC, GID: r.GID}})
+		return append(out, SendLLC{Link: link.num,
+			Message: llc.AddLink{Header: llc.Header{Form: lc.form}, MAC: r.MAC, GID: r.GID}})
 	}
 	gids := []wire.GID{link.local.GID, r.GID}
 	for _, other := range lc.unused(now, symmetric) {
@@ -118,7 +119,8 @@ func (lc *LinkControl) askForLink(now time.Time, r core.RNIC, out []Output) []Ou
 			gids = append(gids, other.GID)
 		}
 	}
-	return append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{Header: llc.Header{Form: lc.form}, GIDs: gids}})
+	return append(out, SendLLC{Link: link.num,
+		Message: llc.RequestAddLink{Header: llc.Header{Form: lc.form}, GIDs: gids}})
 }
 
 // retryLater has the server try again after a while, longer each time: "the server peer ... must
@@ -159,11 +161,12 @@ func (lc *LinkControl) retryNow(now time.Time) {
 }
 
 // askAgain has a client say once more that it has an RNIC for a link, after its link was lost or
-// not confirmed, or an RNIC came. It "set a timer to send an ADD LINK to the server if there is still an unused RNIC
-// on the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer too, Linux net/smc has
-// none. As long as there is one link it goes on, less and less often: a request may be dropped, as
-// Linux net/smc does with one that crosses an exchange, such as for the RMBs of connections
-// that end. A server with an asymmetric link may have no RNIC for another one: it is asked a few times.
+// not confirmed, or an RNIC came. It "set a timer to send an ADD LINK to the server if there is
+// still an unused RNIC on the client side" (RFC 7609 C.7.1, p.138). A server of ours has a timer
+// too, Linux net/smc has none. As long as there is one link it goes on, less and less often: a
+// request may be dropped, as Linux net/smc does with one that crosses an exchange, such as for the
+// RMBs of connections that end. A server with an asymmetric link may have no RNIC for another one:
+// it is asked a few times.
 func (lc *LinkControl) askAgain(now time.Time, out []Output) []Output {
 	lc.retry.at = time.Time{}
 	symmetric, asymmetric := lc.split()
@@ -233,7 +236,8 @@ func (lc *LinkControl) hint(now time.Time, out []Output) []Output {
 //	Confirming                      server  request  out of sync
 //	any but Ending                  client  request  out of sync
 //	any                             both    reply    (nobody has asked)
-func (lc *LinkControl) handleRequestAddLink(now time.Time, link *controlLink, m llc.RequestAddLink, out []Output) []Output {
+func (lc *LinkControl) handleRequestAddLink(now time.Time, link *controlLink, m llc.RequestAddLink,
+	out []Output) []Output {
 	switch {
 	case m.Reply:
 		return out
@@ -246,7 +250,8 @@ func (lc *LinkControl) handleRequestAddLink(now time.Time, link *controlLink, m 
 	if out = lc.hint(now, out); lc.answersHint() { // rule: TestControlTable, TestRequestAddLinkAnswered: lc.answersHint() -> false
 		lc.add.asked = m.Form
 	} else { // rule: TestRequestAddLinkAnswered: else -> else if lc.add.phase == addNone
-		out = append(out, SendLLC{Link: link.num, Message: llc.RequestAddLink{Header: llc.Header{Form: m.Form, Reply: true}}})
+		out = append(out, SendLLC{Link: link.num,
+			Message: llc.RequestAddLink{Header: llc.Header{Form: m.Form, Reply: true}}})
 	}
 	return out
 }

@@ -89,7 +89,8 @@ func (lc *LinkControl) Spare(free bool) bool {
 // ConfirmRMB tells the peer of an RMB of ours, before a CLC message names it. The answer is [RMBConfirmed] or
 // [RMBRefused]. An RMB that the peer knows is confirmed at once. tokens says where it is on each
 // link, also on one for which [OpenLink] was the last word.
-func (lc *LinkControl) ConfirmRMB(now time.Time, id RMBID, tokens map[llc.LinkNum]llc.RToken, out []Output) []Output {
+func (lc *LinkControl) ConfirmRMB(now time.Time, id RMBID, tokens map[llc.LinkNum]llc.RToken,
+	out []Output) []Output {
 	switch b := lc.own[id]; {
 	case b != nil && b.state == rmbConfirmed && lc.state == StateActive && maps.Equal(b.tokens, tokens):
 		return append(out, RMBConfirmed{id})
@@ -198,12 +199,14 @@ func (lc *LinkControl) nextRMB(now time.Time, out []Output) []Output {
 	}
 	i := slices.IndexFunc(lc.wishes, func(id RMBID) bool { return lc.own[id].state == rmbQueued })
 	if i < 0 {
-		i = max(0, slices.IndexFunc(lc.wishes, func(id RMBID) bool { return lc.own[id].state == rmbConfirmed }))
+		i = max(0, slices.IndexFunc(lc.wishes,
+			func(id RMBID) bool { return lc.own[id].state == rmbConfirmed }))
 	}
 	id := lc.wishes[i]
 	lc.wishes = slices.Delete(lc.wishes, i, i+1)
 	b := lc.own[id]
-	if _, ok := b.tokens[lc.main().num]; b.state == rmbUnwanted && !ok { // the links are gone on which the peer knew it
+	if _, ok := b.tokens[lc.main().num]; b.state == rmbUnwanted && !ok {
+		// the links are gone on which the peer knew it
 		return lc.next(now, lc.deleted(id, out))
 	}
 	lc.exchange = rkeyExchange{kind: exchangeDeleteRKey, id: id, end: now.Add(RKeyTimeout)}
@@ -256,7 +259,8 @@ func (lc *LinkControl) request(now time.Time, out []Output) []Output {
 			x.named = append(x.named, l.num)
 		}
 	}
-	m := llc.ConfirmRKey{Header: llc.Header{Form: lc.form}, RToken: b.tokens[link.num], Remaining: uint8(len(x.rest))}
+	m := llc.ConfirmRKey{Header: llc.Header{Form: lc.form}, RToken: b.tokens[link.num],
+		Remaining: uint8(len(x.rest))}
 	n := min(len(x.rest), 2)
 	m.Others, x.rest = x.rest[:n:n], x.rest[n:]
 	return append(out, SendLLC{Link: link.num, Message: m})
@@ -351,7 +355,8 @@ func (lc *LinkControl) refuseAll(why clc.Diagnosis, out []Output) []Output {
 //	any other             reply     (late, or nobody has asked)
 //
 // RFC 7609 §3.5.5.2.1, §3.5.5.3.1.
-func (lc *LinkControl) handleConfirmRKey(now time.Time, link *controlLink, m llc.ConfirmRKey, out []Output) []Output {
+func (lc *LinkControl) handleConfirmRKey(now time.Time, link *controlLink, m llc.ConfirmRKey,
+	out []Output) []Output {
 	if m.Reply {
 		return lc.handleConfirmRKeyReply(now, m, out)
 	}
@@ -391,7 +396,8 @@ var errNoRKey = errors.New("no RKey for the link")
 // from a peer that counts on links which we do not have: it is asked to try again when it knows
 // better, as by Linux net/smc. A link of which it does not speak is one that the peer does not
 // have: "treat as if detected failure of the link(s)" (RFC 7609 C.7.1).
-func (lc *LinkControl) learn(link *controlLink, m llc.ConfirmRKey) (negative, retry bool, missing []*controlLink) {
+func (lc *LinkControl) learn(link *controlLink,
+	m llc.ConfirmRKey) (negative, retry bool, missing []*controlLink) {
 	if int(m.Remaining) > lc.maxLinks { // rule: TestControlHostile
 		return true, true, nil
 	}
@@ -437,7 +443,8 @@ func (lc *LinkControl) missing(via *controlLink, b *peerRMB) (list []*controlLin
 
 // handleConfirmRKeyCont takes where the RMB of the last CONFIRM RKEY is on further links. Version 1
 // only; Linux net/smc ignores it.
-func (lc *LinkControl) handleConfirmRKeyCont(now time.Time, link *controlLink, m llc.ConfirmRKeyCont, out []Output) []Output {
+func (lc *LinkControl) handleConfirmRKeyCont(now time.Time, link *controlLink, m llc.ConfirmRKeyCont,
+	out []Output) []Output {
 	x := &lc.exchange
 	if m.Reply {
 		if x.kind != exchangeConfirmRKey || len(x.rest) == 0 || int(m.Remaining) != len(x.rest) { // rule: TestConfirmRKeyContinuation
@@ -528,7 +535,8 @@ func (lc *LinkControl) rkeyAnswered(now time.Time, negative bool, out []Output) 
 //	Confirming..Ending  request  SendLLC reply, ElementLost for each connection that used an element
 //	Active, our exchange  reply  RMBDeleted, next exchange
 //	any other           reply    (late, or nobody has asked)
-func (lc *LinkControl) handleDeleteRKey(now time.Time, link *controlLink, m llc.DeleteRKey, out []Output) []Output {
+func (lc *LinkControl) handleDeleteRKey(now time.Time, link *controlLink, m llc.DeleteRKey,
+	out []Output) []Output {
 	if !m.Reply {
 		var lost []Owner
 		reply := m.Answer(func(key wire.RKey) bool {

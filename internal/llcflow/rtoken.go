@@ -169,7 +169,8 @@ func (t *rtokens) remove(slot uint8, key wire.RKey) ([]Owner, bool) {
 }
 
 // take gives the element that p names to owner. A previous one has lost it, and is returned.
-func (t *rtokens) take(slot uint8, p *clc.ParamsR, owner Owner) (el Element, previous Owner, why clc.Diagnosis) {
+func (t *rtokens) take(slot uint8, p *clc.ParamsR,
+	owner Owner) (el Element, previous Owner, why clc.Diagnosis) {
 	size := p.RMBESize.Bytes()
 	va := elementAt(p.RMBAddr, p.RMBEIndex, size)
 	// "Valid value range is 1-255" (RFC 7609 p.15). An address is any number, but memory does not go on at 0.

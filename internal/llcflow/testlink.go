@@ -108,7 +108,8 @@ func (lc *LinkControl) probe(now time.Time, l *controlLink, out []Output) []Outp
 		return out
 	}
 	l.test = linkTest{due: now.Add(TestLinkTimeout), sent: now, n: l.test.n + 1}
-	return append(out, SendLLC{Link: l.num, Message: llc.TestLink{Header: llc.Header{Form: lc.form}, UserData: l.test.data()}})
+	return append(out, SendLLC{Link: l.num,
+		Message: llc.TestLink{Header: llc.Header{Form: lc.form}, UserData: l.test.data()}})
 }
 
 // data returns the bytes that the answer has to repeat.
@@ -125,10 +126,12 @@ func (t linkTest) before(data [16]byte) bool {
 
 // handleTestLink answers TEST LINK, at once even if an exchange is under way, and takes the answer
 // to ours. A wrong one is "as if detected that the link has gone down" (RFC 7609 C.7.1).
-func (lc *LinkControl) handleTestLink(now time.Time, link *controlLink, m llc.TestLink, out []Output) []Output {
+func (lc *LinkControl) handleTestLink(now time.Time, link *controlLink, m llc.TestLink,
+	out []Output) []Output {
 	switch {
 	case !m.Reply:
-		return append(out, SendLLC{Link: link.num, Message: llc.TestLink{Header: llc.Header{Form: m.Form, Reply: true}, UserData: m.UserData}})
+		return append(out, SendLLC{Link: link.num,
+			Message: llc.TestLink{Header: llc.Header{Form: m.Form, Reply: true}, UserData: m.UserData}})
 	case link.test.due.IsZero():
 		return out // nobody has asked, or the answer is late
 	case link.test.before(m.UserData): // rule: TestControlLateAnswer

@@ -58,13 +58,14 @@ type State uint8
 
 // The states of a [LinkControl].
 const (
-	StateInit       State = iota // not started
-	StateConfirming              // server: CONFIRM LINK sent, awaited: the reply; client: awaited: CONFIRM LINK
-	StateReplied                 // client: the reply to CONFIRM LINK is posted, awaited: its completion
-	StateAdding                  // the first link works, a second one is attempted
-	StateActive                  // connections may use the group
-	StateEnding                  // no connection may use it; awaited: the last messages
-	StateEnded                   // over
+	StateInit State = iota // not started
+	// server: CONFIRM LINK sent, awaited: the reply; client: awaited: CONFIRM LINK
+	StateConfirming
+	StateReplied // client: the reply to CONFIRM LINK is posted, awaited: its completion
+	StateAdding  // the first link works, a second one is attempted
+	StateActive  // connections may use the group
+	StateEnding  // no connection may use it; awaited: the last messages
+	StateEnded   // over
 
 	numStates = iota
 )

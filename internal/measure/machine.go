@@ -110,7 +110,8 @@ func readCaches(dir string) []Cache {
 		if err != nil {
 			continue
 		}
-		list = append(list, Cache{level, readLine(filepath.Join(index, "type")), readLine(filepath.Join(index, "size"))})
+		list = append(list, Cache{level, readLine(filepath.Join(index, "type")),
+			readLine(filepath.Join(index, "size"))})
 	}
 	return list
 }

@@ -32,20 +32,25 @@ var counted = []struct {
 	name, help string
 	labels     []string
 }{
-	famConnections: {"smc_connections_total", "Connections, by the mode in which they carry bytes and the role of the end that counts.",
+	famConnections: {"smc_connections_total",
+		"Connections, by the mode in which they carry bytes and the role of the end that counts.",
 		[]string{"mode", "role"}},
 	famFallbacks: {"smc_fallbacks_total", "Connections that stayed TCP, by the code of the reason and the side that counts. 'gosmc reason CODE' explains a code.",
 		[]string{"code", "side"}},
 	famBytes: {"smc_connection_bytes_total", "Payload of connections; of modes whose bytes are counted.",
 		[]string{"mode", "direction"}},
-	famHandshakes:       {"smc_handshakes_total", "Handshakes that made an SMC connection, and those that ended their TCP connection.", []string{"result"}},
-	famHandshakeBuckets: {"smc_handshake_seconds", "Time from a TCP connection to an SMC connection.", []string{"le"}},
-	famHandshakeSum:     {},
-	famEnds:             {"smc_ends_total", "Handshakes, connections and links or link groups that have ended for a reason of their own.", []string{"of"}},
-	famFailovers:        {"smc_failovers_total", "Links of SMC-R whose connections went on over other links.", nil},
-	famBuffersFull:      {"smc_buffer_full_total", "Writes that found no room in the peer's buffer and waited.", nil},
-	famDoorbells:        {"smc_doorbells_total", "Doorbells rung at a peer.", nil},
-	famWaits:            {"smc_waits_total", "Waits for a peer, by the way in which they ended.", []string{"ended"}},
+	famHandshakes: {"smc_handshakes_total", "Handshakes that made an SMC connection, and those that ended their TCP connection.", []string{"result"}},
+	famHandshakeBuckets: {"smc_handshake_seconds", "Time from a TCP connection to an SMC connection.",
+		[]string{"le"}},
+	famHandshakeSum: {},
+	famEnds:         {"smc_ends_total", "Handshakes, connections and links or link groups that have ended for a reason of their own.", []string{"of"}},
+	famFailovers: {"smc_failovers_total",
+		"Links of SMC-R whose connections went on over other links.", nil},
+	famBuffersFull: {"smc_buffer_full_total",
+		"Writes that found no room in the peer's buffer and waited.", nil},
+	famDoorbells: {"smc_doorbells_total", "Doorbells rung at a peer.", nil},
+	famWaits: {"smc_waits_total", "Waits for a peer, by the way in which they ended.",
+		[]string{"ended"}},
 }
 
 // Modes of connections, as labels. A host of another version may have more, which are "other".
@@ -234,7 +239,8 @@ func one(name, help string, value float64) Family {
 
 // gauges are the metrics of the present.
 func gauges(s *Snapshot) []Family {
-	info := Family{Name: "smc_build_info", Kind: gauge, Help: "The version of the program that exports these metrics."}
+	info := Family{Name: "smc_build_info", Kind: gauge,
+		Help: "The version of the program that exports these metrics."}
 	info.add("1", "version", s.Version)
 	connections := make(tally)
 	for _, mode := range modeLabels {
@@ -272,7 +278,8 @@ func gauges(s *Snapshot) []Family {
 		}
 		programs[[2]string{state}]++
 	}
-	used := Family{Name: "smc_limit_ratio", Kind: gauge, Help: "Use of a limit, 1 for all of it, of the host that uses most."}
+	used := Family{Name: "smc_limit_ratio", Kind: gauge,
+		Help: "Use of a limit, 1 for all of it, of the host that uses most."}
 	for _, name := range append(slices.Clone(limitLabels), other) {
 		if v, ok := limits[name]; ok && !math.IsInf(v, 0) {
 			used.add(formatFloat(v), "limit", name)
@@ -293,10 +300,13 @@ func gauges(s *Snapshot) []Family {
 		links.family("smc_link_state", "Links of SMC-R in each state.", "state"),
 		one("smc_rmb_bytes", "Memory of the receive buffers of SMC-R.", rmbs),
 		used,
-		programs.family("smc_run_programs", "Programs of gosmc run, by the state of their supervisor and library.", "state"),
+		programs.family("smc_run_programs",
+			"Programs of gosmc run, by the state of their supervisor and library.", "state"),
 		one("smc_hosts", "Processes that have answered: programs with package smc, and supervisors of gosmc run.", float64(len(s.Answers.Hosts))),
-		one("smc_host_errors", "Processes and run directories that did not answer as they should.", float64(len(s.Answers.Errors))),
-		one("smc_hosts_denied", "Processes of other users that did not answer this one.", float64(s.Answers.Denied)),
+		one("smc_host_errors", "Processes and run directories that did not answer as they should.",
+			float64(len(s.Answers.Errors))),
+		one("smc_hosts_denied", "Processes of other users that did not answer this one.",
+			float64(s.Answers.Denied)),
 		one("smc_agent_up", "Whether gosmc agent answers.", agent),
 		one("smc_agent_ports", "UDP ports that gosmc agent shares.", ports),
 		one("smc_snapshot_seconds", "Time that it took to ask for these metrics.", s.Took.Seconds()),

@@ -67,6 +67,7 @@ func (k *Kernel) addOpen(f *Family) {
 		}
 	}
 	for _, mode := range []sockdiag.SMCMode{sockdiag.SMCModeD, sockdiag.SMCModeR, sockdiag.SMCModeTCP} {
-		f.add(strconv.Itoa(open[mode]), "mode", kernelModes[mode], "role", other, "source", inventory.SourceKernel)
+		f.add(strconv.Itoa(open[mode]), "mode", kernelModes[mode], "role", other, "source",
+			inventory.SourceKernel)
 	}
 }

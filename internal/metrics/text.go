@@ -81,9 +81,11 @@ func (f *Family) addHistogram(bounds []float64, counts []uint64, sum float64, la
 		if i < len(bounds) {
 			le = formatFloat(bounds[i])
 		}
-		f.samples = append(f.samples, sample{"_bucket", append(labels[:len(labels):len(labels)], "le", le), formatCount(total)})
+		f.samples = append(f.samples, sample{"_bucket", append(labels[:len(labels):len(labels)], "le", le),
+			formatCount(total)})
 	}
-	f.samples = append(f.samples, sample{"_sum", labels, formatFloat(sum)}, sample{"_count", labels, formatCount(total)})
+	f.samples = append(f.samples, sample{"_sum", labels, formatFloat(sum)},
+		sample{"_count", labels, formatCount(total)})
 }
 
 // appendTo appends the family in a format.

@@ -47,7 +47,8 @@ func Open() (*Socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: netlinkTimeoutSeconds}); err != nil {
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
+		&unix.Timeval{Sec: netlinkTimeoutSeconds}); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("setsockopt", err)
 	}
@@ -191,7 +192,8 @@ func (s *Socket) Misdirect(name string, addr netip.Addr) error {
 	body = append(body, 0, 0)
 	body = appendAttr(body, unix.NDA_DST, addr.AsSlice())
 	body = appendAttr(body, unix.NDA_LLADDR, nowhere)
-	return s.do("give a neighbour another address", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, body)
+	return s.do("give a neighbour another address", unix.RTM_NEWNEIGH,
+		unix.NLM_F_CREATE|unix.NLM_F_REPLACE, body)
 }
 
 // SetUpVeth gives our end of a pair, in the network namespace of this thread, its address
@@ -227,7 +229,8 @@ func InFile(path string, f func() error) error {
 // a process stays when its goroutine ends, and the process is then seen in that one's namespace.
 func inFile(path string, f func() error) error {
 	open := func(path string) (int, error) {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0) // a FIFO, too, does not wait
+		// a FIFO, too, does not wait
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return -1, &os.PathError{Op: "open", Path: path, Err: err}
 		}

@@ -128,7 +128,8 @@ func set(fd uintptr, value int) error {
 func Read(fd uintptr) (State, Reason, error) {
 	var value [valueLen]byte
 	size := uint32(len(value))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, Level, uintptr(Name), uintptr(unsafe.Pointer(&value)), uintptr(unsafe.Pointer(&size)), 0)
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, Level, uintptr(Name),
+		uintptr(unsafe.Pointer(&value)), uintptr(unsafe.Pointer(&size)), 0)
 	switch {
 	case errno == unix.ENOPROTOOPT || errno == unix.EOPNOTSUPP:
 		return NotAsked, NoReason, ErrNoAgent

@@ -22,8 +22,8 @@ type Kernel interface {
 	// Read returns the tokens of a connected socket, or the reason why it has none.
 	Read(c syscall.RawConn, remote netip.AddrPort) (Tokens, clc.Diagnosis)
 
-	// Addresses returns where the agent may be reached from the network namespace of a socket, in the order in
-	// which the addresses are tried. It may wait for a moment.
+	// Addresses returns where the agent may be reached from the network namespace of a socket, in
+	// the order in which the addresses are tried. It may wait for a moment.
 	Addresses(c syscall.RawConn) []string
 }
 

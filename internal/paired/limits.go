@@ -42,12 +42,12 @@ const (
 	maxRivals   = 8
 	expectAge   = 30 * time.Second
 
-	// maxDecided is how many connections that became plain TCP are remembered, for clients whose message comes
-	// later.
+	// maxDecided is how many connections that became plain TCP are remembered, for clients whose
+	// message comes later.
 	maxDecided = 4096
 
-	// maxRetries bounds the messages that wait because a peer does not read, all peers together. They are sent
-	// again for at most retryTime, and then the peering ends.
+	// maxRetries bounds the messages that wait because a peer does not read, all peers together.
+	// They are sent again for at most retryTime, and then the peering ends.
 	maxRetries = 4096
 	retryTime  = time.Second
 	retryPause = 200 * time.Microsecond

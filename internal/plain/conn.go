@@ -152,7 +152,8 @@ func (c *Conn) SetKeepAlive(on bool) error {
 
 // SetKeepAlivePeriod is the method of [net.TCPConn].
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
-	return c.set(c.tcp.SetKeepAlivePeriod(d), func(o *Options) { o.KeepAlive.Idle, o.KeepAlive.Interval = d, d })
+	return c.set(c.tcp.SetKeepAlivePeriod(d),
+		func(o *Options) { o.KeepAlive.Idle, o.KeepAlive.Interval = d, d })
 }
 
 // SetKeepAliveConfig is the method of [net.TCPConn].

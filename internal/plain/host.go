@@ -172,12 +172,14 @@ func (h *Host) Adopt(tcp *net.TCPConn) (*Conn, error) {
 }
 
 // take makes a Conn of a TCP connection, or closes it and says why not.
-func (h *Host) take(tcp *net.TCPConn, op string, require Requirement, alive net.KeepAliveConfig) (*Conn, error) {
+func (h *Host) take(tcp *net.TCPConn, op string, require Requirement,
+	alive net.KeepAliveConfig) (*Conn, error) {
 	var err error
 	if require != AnyMode {
 		err = &FallbackError{Reason: h.reason}
 	}
-	c := &Conn{host: h, tcp: tcp, client: op == "dial", options: Options{NoDelay: true, Linger: -1, KeepAlive: alive}}
+	c := &Conn{host: h, tcp: tcp, client: op == "dial",
+		options: Options{NoDelay: true, Linger: -1, KeepAlive: alive}}
 	h.mu.Lock()
 	if err == nil && h.closing {
 		err = errHostClosed

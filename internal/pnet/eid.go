@@ -83,7 +83,8 @@ func ParseUEIDs(texts []string) ([]wire.EID, error) {
 		case seen[eid]: // rule: TestParseUEIDs
 			return nil, &NameError{Kind: "UEID", Text: text, Reason: "comes twice"}
 		case len(eids) == MaxUEIDs: // rule: TestParseUEIDs
-			return nil, &NameError{Kind: "UEID", Text: text, Reason: fmt.Sprintf("is one too many, %d are allowed", MaxUEIDs)}
+			return nil, &NameError{Kind: "UEID", Text: text,
+				Reason: fmt.Sprintf("is one too many, %d are allowed", MaxUEIDs)}
 		}
 		seen[eid] = true
 		eids = append(eids, eid)

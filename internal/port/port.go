@@ -79,7 +79,8 @@ type (
 		Request string     `json:"request"`           // "port" or "status"
 		Address netip.Addr `json:"address,omitzero"`  // of the port; a link-local one with its zone
 		UDPPort uint16     `json:"udp_port,omitzero"` // 0 for 4791
-		Thread  int        `json:"tid,omitzero"`      // that asks, whose network namespace the socket is to be in
+		// that asks, whose network namespace the socket is to be in
+		Thread int `json:"tid,omitzero"`
 	}
 	// An Answer is the agent's answer. Error is empty if all is well.
 	Answer struct {
@@ -137,11 +138,13 @@ func Claim(ctx context.Context, dir string, local netip.Addr, udpPort uint16) (*
 	}
 	g := &Grant{Socket: socket, First: answer.First, Count: answer.Count}
 	key, err := hex.DecodeString(answer.Key)
-	if socket == nil || err != nil || len(key) != len(g.Key) || g.Count < 1 || uint64(g.First)+uint64(g.Count)-1 > uint64(wire.MaxQPN) {
+	if socket == nil || err != nil || len(key) != len(g.Key) || g.Count < 1 ||
+		uint64(g.First)+uint64(g.Count)-1 > uint64(wire.MaxQPN) {
 		if socket != nil {
 			socket.Close()
 		}
-		return nil, fmt.Errorf("port: the agent's answer makes no sense: numbers %d + %d", answer.First, answer.Count)
+		return nil, fmt.Errorf("port: the agent's answer makes no sense: numbers %d + %d", answer.First,
+			answer.Count)
 	}
 	copy(g.Key[:], key)
 	return g, nil
@@ -196,7 +199,8 @@ func dial(ctx context.Context, paths []string) (*net.UnixConn, error) {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, "unixpacket", path)
 		if err != nil {
-			if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.ENOTDIR) {
+			if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ECONNREFUSED) &&
+				!errors.Is(err, unix.ENOTDIR) {
 				last = fmt.Errorf("%w: %w", ErrNoAgent, err)
 			}
 			continue
@@ -204,7 +208,8 @@ func dial(ctx context.Context, paths []string) (*net.UnixConn, error) {
 		u := c.(*net.UnixConn)
 		cred, err := Credentials(u)
 		if err == nil && cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-			err = fmt.Errorf("%w: the one at %s belongs to user %d, whom we do not trust", ErrNoAgent, path, cred.Uid)
+			err = fmt.Errorf("%w: the one at %s belongs to user %d, whom we do not trust", ErrNoAgent,
+				path, cred.Uid)
 		}
 		if err != nil {
 			u.Close()

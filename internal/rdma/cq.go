@@ -105,7 +105,8 @@ func (c *CQ) reserve(n int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n > c.depth-c.reserved {
-		return fmt.Errorf("rdma: depth %d, %d in use, %d more wanted: %w", c.depth, c.reserved, n, ErrCQTooSmall)
+		return fmt.Errorf("rdma: depth %d, %d in use, %d more wanted: %w", c.depth, c.reserved, n,
+			ErrCQTooSmall)
 	}
 	c.reserved += n
 	size := max(len(c.ring), 16)

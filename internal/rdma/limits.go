@@ -25,8 +25,8 @@ const (
 	// rxe's begin here too.
 	firstQPN wire.QPN = 16
 
-	// firstOwnQPN is the first number of a device that shares its port with nobody. Soft-RoCE has the lower ones,
-	// in turn from 16, by which package smcr tells the two apart.
+	// firstOwnQPN is the first number of a device that shares its port with nobody. Soft-RoCE has
+	// the lower ones, in turn from 16, by which package smcr tells the two apart.
 	firstOwnQPN wire.QPN = 1 << 16
 )
 

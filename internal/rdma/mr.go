@@ -65,7 +65,8 @@ func (pd *PD) AllocMR(size int, access Access) (*MR, error) {
 		return nil, argError("a region of %d bytes", size)
 	}
 	page := unix.Getpagesize()
-	mem, err := unix.Mmap(-1, 0, (size+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	mem, err := unix.Mmap(-1, 0, (size+page-1)/page*page, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: memory region of %d bytes: %w", size, err)
 	}

@@ -28,7 +28,8 @@ func (pd *PD) Close() error {
 	pd.mu.RLock()
 	defer pd.mu.RUnlock()
 	if len(pd.qps)+len(pd.regions) > 0 {
-		return fmt.Errorf("rdma: protection domain with %d queue pairs and %d memory regions: %w", len(pd.qps), len(pd.regions), ErrBusy)
+		return fmt.Errorf("rdma: protection domain with %d queue pairs and %d memory regions: %w",
+			len(pd.qps), len(pd.regions), ErrBusy)
 	}
 	return nil
 }

@@ -51,7 +51,8 @@ func (pd *PD) NewQP(cfg QPConfig) (*QP, error) {
 	case cfg.SendCQ == nil || cfg.RecvCQ == nil:
 		return nil, argError("a queue pair without completion queues")
 	case cfg.MaxSend < 0 || cfg.MaxSend > maxQueueDepth || cfg.MaxRecv < 0 || cfg.MaxRecv > maxQueueDepth:
-		return nil, argError("queues for %d sends and %d receives, more than %d", cfg.MaxSend, cfg.MaxRecv, maxQueueDepth)
+		return nil, argError("queues for %d sends and %d receives, more than %d", cfg.MaxSend, cfg.MaxRecv,
+			maxQueueDepth)
 	}
 	if err := cfg.SendCQ.reserve(cfg.MaxSend); err != nil {
 		return nil, err
@@ -60,7 +61,8 @@ func (pd *PD) NewQP(cfg QPConfig) (*QP, error) {
 		cfg.SendCQ.release(nil, cfg.MaxSend)
 		return nil, err
 	}
-	q := &QP{dev: pd.dev, pd: pd, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, c: newQPC(0, pd, &pd.dev.keepers, cfg.MaxSend, cfg.MaxRecv)}
+	q := &QP{dev: pd.dev, pd: pd, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
+		c: newQPC(0, pd, &pd.dev.keepers, cfg.MaxSend, cfg.MaxRecv)}
 	q.share.qp = q
 	if err := pd.dev.add(q); err != nil {
 		cfg.SendCQ.release(nil, cfg.MaxSend)
@@ -103,7 +105,8 @@ func (q *QP) Init(access Access) error {
 // ReadyToReceive moves from INIT to RTR. Receives are best posted before.
 func (q *QP) ReadyToReceive(a RTR) error {
 	if a.PathMTU > q.dev.MTU() {
-		return argError("path MTU %v is larger than the %v of device %v", a.PathMTU, q.dev.MTU(), q.dev.Addr())
+		return argError("path MTU %v is larger than the %v of device %v", a.PathMTU, q.dev.MTU(),
+			q.dev.Addr())
 	}
 	remote := a.RemoteGID.Addr()
 	if remote.Is4() != q.dev.Addr().Is4() || remote.IsUnspecified() || remote.IsMulticast() {

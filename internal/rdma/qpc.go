@@ -167,7 +167,8 @@ func (q *qpc) checkLocal(pieces *[maxSGE]SGE, need Access) error {
 			return fmt.Errorf("rdma: piece %d: %w", i, ErrRegion)
 		}
 		if _, ok := m.slice(s.Addr, uint64(s.Len)); !ok {
-			return fmt.Errorf("rdma: piece %d, %d bytes from %#x of region %#x+%d: %w", i, s.Len, s.Addr, m.addr, len(m.mem), ErrRegion)
+			return fmt.Errorf("rdma: piece %d, %d bytes from %#x of region %#x+%d: %w", i, s.Len, s.Addr,
+				m.addr, len(m.mem), ErrRegion)
 		}
 	}
 	return nil
@@ -199,7 +200,8 @@ func (q *qpc) receive(now time.Duration, p *roce.Packet) {
 // transmit writes the next packet to b, from the BTH to the pad, without ICRC, and returns its
 // length; 0 if there is none for now. b has room for maxPacketLen bytes.
 func (q *qpc) transmit(now time.Duration, b []byte) int {
-	if q.answer != answerNone && q.heldUntil == 0 && (q.sinceAnswer >= ackAfterPackets || q.state != StateRTS || q.answersFirst) {
+	if q.answer != answerNone && q.heldUntil == 0 &&
+		(q.sinceAnswer >= ackAfterPackets || q.state != StateRTS || q.answersFirst) {
 		return q.transmitAnswer(b)
 	}
 	if q.state == StateRTS {

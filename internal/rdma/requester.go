@@ -37,8 +37,9 @@ type requester struct {
 	retries, rnrRetries uint8 // left until progress is made
 
 	progressAt time.Duration // start of the verbs timer: last progress, or first waiting packet
-	activeAt   time.Duration // when the probe's timer was started: last answer, or the first packet that asks for one
-	asked      bool          // a packet that asks is unacknowledged, the newest has askPSN
+	// when the probe's timer was started: last answer, or the first packet that asks for one
+	activeAt   time.Duration
+	asked      bool // a packet that asks is unacknowledged, the newest has askPSN
 	askPSN     wire.PSN
 	heard      bool          // the peer has sent messages since activeAt: an answer may wait behind them
 	timedOut   bool          // the timeout of verbs has passed since progress was made

@@ -214,7 +214,8 @@ func (q *responder) answerIsDue(now time.Duration) bool {
 
 // answerWaits reports whether there is an ACK that may wait until answerBy.
 func (q *responder) answerWaits() bool {
-	return q.answer == answerAck && !q.answersFirst && q.sinceAnswer > 0 && q.sinceAnswer < ackAfterPackets && q.ackAsked < ackAfterAsked
+	return q.answer == answerAck && !q.answersFirst && q.sinceAnswer > 0 && q.sinceAnswer < ackAfterPackets &&
+		q.ackAsked < ackAfterAsked
 }
 
 func (q *qpc) ack(now time.Duration) {
@@ -424,7 +425,8 @@ func (q *qpc) completeRecv(c Completion) { q.done = append(q.done, c) }
 // transmitAnswer writes the ACK or NAK that waits.
 func (q *qpc) transmitAnswer(b []byte) int {
 	p := roce.Packet{
-		BTH:  roce.BTH{Opcode: roce.Acknowledge, PKey: roce.DefaultPKey, DestQPN: q.remoteQPN, PSN: q.expected.Add(-1)},
+		BTH: roce.BTH{Opcode: roce.Acknowledge, PKey: roce.DefaultPKey, DestQPN: q.remoteQPN,
+			PSN: q.expected.Add(-1)},
 		AETH: roce.AETH{Syndrome: roce.AckUnlimited, MSN: q.msn},
 	}
 	if q.answer == answerNak {

@@ -54,7 +54,8 @@ type receiver struct {
 }
 
 func newReceiver(d *Device) *receiver {
-	return &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(), looks: polling.NewLooks(d.spin == 0)}
+	return &receiver{dev: d, batch: udp.NewRxBatch(batchMessages), tx: newSender(),
+		looks: polling.NewLooks(d.spin == 0)}
 }
 
 // serve receives batches, has queue pairs take them, calls handlers, and sends the packets that may
@@ -157,7 +158,8 @@ func (r *receiver) take() {
 			b, id := m.Segment(k)
 			r.datagram(m, b, id)
 		}
-		if r.qp != nil && r.qp.c.answer == answerNak { // the sooner the peer knows, the less it sends for nothing
+		if r.qp != nil && r.qp.c.answer == answerNak {
+			// the sooner the peer knows, the less it sends for nothing
 			r.release()
 			r.send()
 		}

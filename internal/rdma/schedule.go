@@ -363,7 +363,8 @@ func (s *scheduler) giveBack(sh *share, n int, urgent bool) {
 // promised is the number of its turn, 0 if it had none. The caller holds the lock that protects q.
 func (s *scheduler) settle(now time.Duration, sh *share, q *qpc, promised int) {
 	flight, acked := q.flight(), 0
-	if promised == 0 && flight == sh.charged && q.una == sh.una && q.stats.Retransmitted == sh.retransmitted && q.stats.Timeouts == sh.timeouts {
+	if promised == 0 && flight == sh.charged && q.una == sh.una &&
+		q.stats.Retransmitted == sh.retransmitted && q.stats.Timeouts == sh.timeouts {
 		return // sh's own numbers change with that held, too
 	}
 	s.mu.Lock()

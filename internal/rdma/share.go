@@ -20,7 +20,8 @@ import (
 // processes itself. A packet that comes merged all the same, since a peer sends to several of them
 // from one port, is handed on: see [handedOn].
 type Share struct {
-	Socket *os.File // bound to the device's address and port; [Open] takes it over, also when there is an error
+	// bound to the device's address and port; [Open] takes it over, also when there is an error
+	Socket *os.File
 	First  wire.QPN // the first number of the range
 	Count  int      // length of the range, 64 at least
 	Key    [16]byte // known to the processes that share the port, and to nobody else
@@ -173,7 +174,8 @@ func (r *receiver) handOnRest() {
 // takeOver takes a packet that another one has handed on: datagram b of message m.
 func (r *receiver) takeOver(m *udp.Message, b []byte) {
 	s := &r.dev.stats
-	if r.relay.taking || m.From.Addr() != r.dev.addr.Addr() || subtle.ConstantTimeCompare(b[8:24], r.dev.share.Key[:]) != 1 {
+	if r.relay.taking || m.From.Addr() != r.dev.addr.Addr() ||
+		subtle.ConstantTimeCompare(b[8:24], r.dev.share.Key[:]) != 1 {
 		s.handOnErrors.Add(1)
 		return
 	}

@@ -25,9 +25,10 @@ const (
 // A sender holds one goroutine's state for sending packets: a batch, and the queue pairs in it.
 type sender struct {
 	batch   *udp.TxBatch
-	claimed []*QP    // whose packets are in the batch
-	paths   []*path  // by the tag of their packets
-	sharer  wire.QPN // the slot of the last packet to a peer whose port may be shared, and one more; 0 for none
+	claimed []*QP   // whose packets are in the batch
+	paths   []*path // by the tag of their packets
+	// the slot of the last packet to a peer whose port may be shared, and one more; 0 for none
+	sharer wire.QPN
 }
 
 func newSender() *sender { return &sender{batch: udp.NewTxBatch(batchBytes)} }

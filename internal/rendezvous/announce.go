@@ -35,7 +35,8 @@ var announcements atomic.Uint64 // numbers the announcements of this process
 
 // Announce makes the announcement of a listener at addr, which is not yet unmapped;
 // dual says that an unspecified IPv6 address stands for IPv4 too.
-func Announce(dir string, netns uint64, gid wire.ISMGID, addr netip.AddrPort, dual bool) (*Announcement, error) {
+func Announce(dir string, netns uint64, gid wire.ISMGID, addr netip.AddrPort,
+	dual bool) (*Announcement, error) {
 	host := addr.Addr().Unmap().WithZone("").String()
 	if dual && addr.Addr().IsUnspecified() {
 		host = "*"
@@ -79,7 +80,8 @@ func makeAnnouncement(parent, folder, name string) error {
 		return err
 	}
 	defer f.Close()
-	fd, err := unix.Openat(int(f.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, announceMode)
+	fd, err := unix.Openat(int(f.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC,
+		announceMode)
 	if err != nil {
 		return &os.PathError{Op: "create", Path: filepath.Join(folder, name), Err: err}
 	}

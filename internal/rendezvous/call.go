@@ -164,7 +164,8 @@ func (p *Point) cancel(a *attempt) {
 
 // prepare asks for SMC on a socket that is about to connect to dest. It returns no attempt and the
 // reason if there is nobody to ask.
-func (p *Point) prepare(ctx context.Context, raw syscall.RawConn, dest netip.AddrPort) (*attempt, clc.Diagnosis) {
+func (p *Point) prepare(ctx context.Context, raw syscall.RawConn,
+	dest netip.AddrPort) (*attempt, clc.Diagnosis) {
 	if p.cfg.Disabled {
 		return nil, clc.DiagDisabled
 	}

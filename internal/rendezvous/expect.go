@@ -62,7 +62,8 @@ func (p *Point) expect(peer Peer, m Message) (why clc.Diagnosis, rival expectati
 		p.unexpectLocked(m.Socket, old)
 		return clc.DiagRefused, old
 	}
-	p.expected[m.Socket] = expectation{peer: peer, id: m.ID, netns: m.Netns, dest: m.Dest, iface: m.Iface, at: time.Now()}
+	p.expected[m.Socket] = expectation{peer: peer, id: m.ID, netns: m.Netns, dest: m.Dest, iface: m.Iface,
+		at: time.Now()}
 	state.expected[m.ID] = m.Socket
 	return clc.DiagNone, rival
 }

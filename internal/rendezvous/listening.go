@@ -221,7 +221,8 @@ func (l *Listening) Close() {
 		l.point.Poll()
 	}
 	for _, e := range left { // rule: TestCloseRefuses: range left -> range left[:0]
-		l.point.send(e.peer, Message{Kind: Refused, ID: e.id, Dest: e.dest, Reason: uint32(clc.DiagNoListener)})
+		l.point.send(e.peer, Message{Kind: Refused, ID: e.id, Dest: e.dest,
+			Reason: uint32(clc.DiagNoListener)})
 	}
 }
 

@@ -121,7 +121,8 @@ func Parse(b []byte) (m Message, err error) {
 	case Expect:
 		m.Netns = binary.LittleEndian.Uint64(b[12:])
 		m.Socket = binary.LittleEndian.Uint64(b[20:])
-		m.Dest = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[30:])).Unmap(), binary.LittleEndian.Uint16(b[28:]))
+		m.Dest = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[30:])).Unmap(),
+			binary.LittleEndian.Uint16(b[28:]))
 		m.Iface = binary.LittleEndian.Uint32(b[46:])
 	case Refused:
 		m.Reason = binary.LittleEndian.Uint32(b[12:])

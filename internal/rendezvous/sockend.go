@@ -159,7 +159,8 @@ func askEnd(fd int, seq uint32, local, remote netip.AddrPort, iface uint32) (end
 		return endSocket{}, fmt.Errorf("%w: %w", errDiagSocket, err)
 	}
 	var buf [1024]byte
-	n, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT) // the kernel has answered before Sendto returned
+	// the kernel has answered before Sendto returned
+	n, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
 	if err != nil {
 		return endSocket{}, fmt.Errorf("%w: %w", errDiagSocket, err)
 	}

@@ -39,7 +39,8 @@ func Tidy(dir string) {
 // tidyPort removes each announcement on one port if the socket of its device is gone, and the
 // folder if that was all.
 func tidyPort(listen *os.File, name string, ism *os.File) {
-	fd, err := unix.Openat(int(listen.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(int(listen.Fd()), name,
+		unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}

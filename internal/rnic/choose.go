@@ -19,7 +19,8 @@ func (s *Set) Choose(local, remote netip.Addr) (addr netip.Addr, err error) {
 
 func (s *Set) chooseAllowed(local, remote netip.Addr) (netip.Addr, error) {
 	if remote.IsValid() && remote != local {
-		if source := sourceTo(remote); source.IsValid() && source != local && s.allows(source) && s.connected(source, local) && !sameInterface(source, local) {
+		if source := sourceTo(remote); source.IsValid() && source != local && s.allows(source) &&
+			s.connected(source, local) && !sameInterface(source, local) {
 			return source, nil
 		}
 	}
@@ -32,7 +33,8 @@ func (s *Set) chooseAllowed(local, remote netip.Addr) (netip.Addr, error) {
 	}
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			if addr := p.Addr().Unmap(); addr.Is4() == local.Is4() && !addr.IsLinkLocalUnicast() && s.allows(addr) && s.connected(addr, local) {
+			if addr := p.Addr().Unmap(); addr.Is4() == local.Is4() && !addr.IsLinkLocalUnicast() &&
+				s.allows(addr) && s.connected(addr, local) {
 				return addr, nil
 			}
 		}
@@ -69,7 +71,8 @@ func sameInterface(a, b netip.Addr) bool {
 		found := 0
 		addrs, _ := iface.Addrs()
 		for _, x := range addrs {
-			if p, err := netip.ParsePrefix(x.String()); err == nil && (p.Addr().Unmap() == a || p.Addr().Unmap() == b) {
+			if p, err := netip.ParsePrefix(x.String()); err == nil &&
+				(p.Addr().Unmap() == a || p.Addr().Unmap() == b) {
 				found++
 			}
 		}

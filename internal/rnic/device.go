@@ -200,7 +200,8 @@ func (n *Device) HandleEvent(e *verbs.Event) {
 		log.Info("RoCE device has another MTU", "addr", n.dev.Addr(), "mtu", e.MTU)
 		n.tell(e.MTU, fmt.Errorf("%w: the path MTU is now %v", ErrDown, e.MTU))
 	case verbs.EventSendsRefused:
-		log.Warn("the kernel refuses packets of a RoCE device", "addr", n.dev.Addr(), "packets", e.Count, "err", e.Err)
+		log.Warn("the kernel refuses packets of a RoCE device", "addr", n.dev.Addr(), "packets", e.Count,
+			"err", e.Err)
 	case verbs.EventOthersChanged:
 		n.all.othersChanged()
 	case verbs.EventQPFailed: // its link knows
@@ -247,7 +248,8 @@ func (n *Device) Release() {
 // answer.
 func (n *Device) Refuses(peer netip.Addr, qpn wire.QPN) (refused bool) {
 	n.all.cfg.Namespace(func() {
-		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(n.dev.Addr(), 0)), Timeout: probeTimeout}
+		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(n.dev.Addr(), 0)),
+			Timeout: probeTimeout}
 		if peer.Is6() && peer.IsLinkLocalUnicast() {
 			peer = peer.WithZone(n.dev.Interface())
 		}

@@ -19,7 +19,8 @@ func interfaceOf(addr netip.Addr) string {
 		addrs, _ := iface.Addrs()
 		for _, a := range addrs {
 			p, err := netip.ParsePrefix(a.String())
-			if err == nil && (p.Addr().Unmap() == addr.WithZone("") || addr.IsLoopback() && p.Addr().IsLoopback() && p.Contains(addr)) {
+			if err == nil && (p.Addr().Unmap() == addr.WithZone("") || addr.IsLoopback() &&
+				p.Addr().IsLoopback() && p.Contains(addr)) {
 				return iface.Name
 			}
 		}
@@ -38,7 +39,8 @@ func NetworksOf(addr netip.Addr) []netip.Prefix {
 		addrs, _ := iface.Addrs()
 		for _, a := range addrs {
 			p, err := netip.ParsePrefix(a.String())
-			if err == nil && (p.Addr().Unmap() == addr || addr.IsLoopback() && p.Addr().IsLoopback() && p.Contains(addr)) {
+			if err == nil && (p.Addr().Unmap() == addr || addr.IsLoopback() && p.Addr().IsLoopback() &&
+				p.Contains(addr)) {
 				return networks(iface.Name, addr.Is4())
 			}
 		}

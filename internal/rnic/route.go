@@ -69,7 +69,8 @@ func (s *Set) RoutesTo(ours []core.RNIC, peers []wire.GID) (list []core.PairRout
 			for _, gid := range peers {
 				if peer := gid.Addr(); peer.IsValid() && peer.Is4() == local.Is4() {
 					if way := askRoute(routeRequest(local, peer, iface.Index, rtmFIBMatch)); way != RouteUnknown {
-						list = append(list, core.PairRoute{Local: us.GID, Peer: gid, None: way == RouteNone, Direct: way == RouteDirect})
+						list = append(list, core.PairRoute{Local: us.GID, Peer: gid, None: way == RouteNone,
+							Direct: way == RouteDirect})
 					}
 				}
 			}

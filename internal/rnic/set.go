@@ -21,14 +21,18 @@ type DeviceConfig = rdma.Config
 
 // Config is the configuration of a [Set]. All fields are fixed when the Set is made.
 type Config struct {
-	Dir       string            // the run directory, where an agent that shares UDP port 4791 is found
-	Allowed   []netip.Prefix    // addresses that may have a device; empty: the address of the TCP connection, and others on its LAN
-	Kernel    []string          // RDMA devices of the kernel that may be used, in order of preference
-	PNET      map[string]string // PNETIDs by the name of the interface
-	Links     int               // symmetric links of a link group, at most; with 1 no alternatives are looked for
-	RDMA      DeviceConfig      // of the devices; Port 0 is UDP port 4791, shared through the agent if there is one
-	NoSpin    bool              // devices never poll without sleeping
-	Namespace func(func())      // calls a function on a thread in the network namespace of the devices
+	Dir string // the run directory, where an agent that shares UDP port 4791 is found
+	// addresses that may have a device; empty: the address of the TCP connection, and others on its
+	// LAN
+	Allowed []netip.Prefix
+	Kernel  []string          // RDMA devices of the kernel that may be used, in order of preference
+	PNET    map[string]string // PNETIDs by the name of the interface
+	// symmetric links of a link group, at most; with 1 no alternatives are looked for
+	Links int
+	// of the devices; Port 0 is UDP port 4791, shared through the agent if there is one
+	RDMA      DeviceConfig
+	NoSpin    bool         // devices never poll without sleeping
+	Namespace func(func()) // calls a function on a thread in the network namespace of the devices
 	Logger    *slog.Logger
 
 	// Diagnose returns the sentence for the error of a device that could not be opened.
@@ -101,7 +105,8 @@ func (s *Set) LinkLocal(name string) (addr netip.Addr) {
 func LinkLocalOf(iface *net.Interface) netip.Addr {
 	addrs, _ := iface.Addrs()
 	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is6() &&
+			p.Addr().IsLinkLocalUnicast() {
 			return p.Addr().WithZone(iface.Name)
 		}
 	}
@@ -181,7 +186,8 @@ func (s *Set) openRNIC(addr netip.Addr) (n *Device, err error) {
 			return
 		}
 		n = &Device{
-			all: s, dev: dev, nets: networksFor(dev.Interface(), addr), links: make(map[User]bool), groups: make(map[Group]bool),
+			all: s, dev: dev, nets: networksFor(dev.Interface(),
+				addr), links: make(map[User]bool), groups: make(map[Group]bool),
 			stop: make(chan struct{}), done: make(chan struct{}),
 		}
 	})

@@ -27,7 +27,8 @@ func vlanOfInterface(name string) uint16 {
 		return 0
 	}
 	defer unix.Close(fd)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCGIFVLAN, uintptr(unsafe.Pointer(&args))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCGIFVLAN,
+		uintptr(unsafe.Pointer(&args))); errno != 0 {
 		return 0 // EINVAL: it is none; ENOPKG: the kernel knows of no VLANs
 	}
 	return uint16(binary.NativeEndian.Uint32(args[vid:]))

@@ -26,7 +26,8 @@ var ErrOff = errors.New("SMC is switched off here by 'gosmc off --now'; 'gosmc o
 func offName() string { return "off-" + boot() }
 
 const (
-	offTries    = 64              // times that a call begins again if others rename the part at the same moment
+	// times that a call begins again if others rename the part at the same moment
+	offTries    = 64
 	offPatience = 2 * time.Second // that a call waits for another one
 )
 
@@ -76,7 +77,8 @@ func SwitchOff(dir string) (bool, error) {
 func makeOff(d int) (name string, err error) {
 	name = offName()
 	for range offTries {
-		fd, err := unix.Openat(d, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+		fd, err := unix.Openat(d, name,
+			unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 		if err == unix.EEXIST {
 			name = fmt.Sprintf("%s-%016x", offName(), rand.Uint64())
 			continue

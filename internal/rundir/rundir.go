@@ -44,7 +44,8 @@ func Default() string {
 	if dir := Getenv(envDir); dir != "" {
 		return dir
 	}
-	if info, err := os.Stat(systemDir); err == nil && info.IsDir() && unix.Faccessat(unix.AT_FDCWD, systemDir, unix.W_OK, unix.AT_EACCESS) == nil {
+	if info, err := os.Stat(systemDir); err == nil && info.IsDir() &&
+		unix.Faccessat(unix.AT_FDCWD, systemDir, unix.W_OK, unix.AT_EACCESS) == nil {
 		return systemDir
 	}
 	if dir := Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
@@ -63,7 +64,8 @@ func DefaultOf(uid int) string {
 		return dir
 	}
 	var st unix.Stat_t
-	if unix.Stat(systemDir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && (uid == 0 || int(st.Uid) == uid || st.Mode&0o002 != 0) {
+	if unix.Stat(systemDir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR &&
+		(uid == 0 || int(st.Uid) == uid || st.Mode&0o002 != 0) {
 		return systemDir
 	}
 	if dir := filepath.Join("/run/user", strconv.Itoa(uid)); exists(dir) {

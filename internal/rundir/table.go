@@ -64,7 +64,8 @@ func RemoveTables(dir string, tables ...Table) {
 	}
 	defer unlock()
 	entries, err := os.ReadDir(dir)
-	if err == nil && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Type() == fs.ModeSocket }) {
+	if err == nil && !slices.ContainsFunc(entries,
+		func(e fs.DirEntry) bool { return e.Type() == fs.ModeSocket }) {
 		for _, t := range tables {
 			os.Remove(filepath.Join(dir, t.File))
 		}

@@ -51,7 +51,8 @@ func LeftOver(d *os.File, name string, format uint32) bool { return leftOver(d, 
 
 func leftOver(d *os.File, name string, format uint32, age time.Duration) bool {
 	var st unix.Stat_t
-	if unix.Fstatat(int(d.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&unix.S_IFMT != format {
+	if unix.Fstatat(int(d.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil ||
+		st.Mode&unix.S_IFMT != format {
 		return false
 	}
 	return user.Ours(int(st.Uid)) && time.Since(time.Unix(st.Mtim.Unix())) > age
@@ -99,7 +100,8 @@ func RemoveOtherBoots(dir string) {
 
 // each calls f with a subdirectory, and then removes that if it is empty and ours.
 func each(parent *os.File, name string, f func(*os.File)) {
-	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(int(parent.Fd()), name,
+		unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}

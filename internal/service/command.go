@@ -156,7 +156,8 @@ func splitWords(line string) (list []word, err error) {
 // escape understands the text after a backslash: n is its length in bytes, plain the text that it
 // stands for. Text that is no escape is kept, as systemd does.
 func escape(rest string) (n int, plain string) {
-	simple := map[byte]string{'a': "\a", 'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v", '\\': "\\", '"': `"`, '\'': "'", 's': " ", ';': ";"}
+	simple := map[byte]string{'a': "\a", 'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v",
+		'\\': "\\", '"': `"`, '\'': "'", 's': " ", ';': ";"}
 	if s, ok := simple[rest[0]]; ok {
 		return 1, s
 	}

@@ -62,7 +62,8 @@ func (t *Tree) Remove(name Name, force bool) error {
 	text, err := t.read(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return next(fmt.Errorf("%s: %w", name.Short(), ErrNone), "'gosmc service list' shows those that have one")
+		return next(fmt.Errorf("%s: %w", name.Short(), ErrNone),
+			"'gosmc service list' shows those that have one")
 	case err != nil:
 		return asRoot(err)
 	case !signed(text) && !force: // rule: TestChanged
@@ -92,7 +93,8 @@ func (t *Tree) RealName(name Name) Name {
 }
 
 func (t *Tree) changed(file string) error {
-	return next(fmt.Errorf("%s: %w", t.outside(file), ErrChanged), "look at it, and remove it, or use --force")
+	return next(fmt.Errorf("%s: %w", t.outside(file), ErrChanged),
+		"look at it, and remove it, or use --force")
 }
 
 // asRoot adds the next step to an error where only root may write.

@@ -39,7 +39,8 @@ func (m *Manager) run(ctx context.Context, args ...string) (string, error) {
 	out, err := cmd.Output()
 	if err != nil {
 		said := strings.Join(strings.Fields(problems.String()), " ")
-		return "", fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, or(said, "it says nothing"))
+		return "", fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err,
+			or(said, "it says nothing"))
 	}
 	return string(out), nil
 }

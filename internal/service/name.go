@@ -20,7 +20,8 @@ func ParseName(text string) (Name, error) {
 	name := text
 	if kind := path.Ext(text); isKind(kind) {
 		base := strings.TrimSuffix(text, kind)
-		return "", next(fmt.Errorf("%s is a unit of the type %s", text, kind[1:]), "name the service that it starts, such as %s%s", base, suffix)
+		return "", next(fmt.Errorf("%s is a unit of the type %s", text, kind[1:]),
+			"name the service that it starts, such as %s%s", base, suffix)
 	}
 	if !strings.HasSuffix(name, suffix) {
 		name += suffix
@@ -32,7 +33,8 @@ func ParseName(text string) (Name, error) {
 	case len(name) > maxName:
 		return "", fmt.Errorf("the name of the service has %d bytes, more than %d", len(name), maxName)
 	case strings.Trim(base, nameLetters) != "" || strings.IndexFunc(base, func(r rune) bool { return !strings.ContainsRune(nameLetters, r) }) >= 0: // rule: TestParseName
-		return "", next(fmt.Errorf("%q is no name of a service", text), "names have letters, digits and :-_.\\@ only; 'systemctl list-units --type=service' shows them")
+		return "", next(fmt.Errorf("%q is no name of a service", text),
+			"names have letters, digits and :-_.\\@ only; 'systemctl list-units --type=service' shows them")
 	}
 	return Name(name), nil
 }

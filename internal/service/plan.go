@@ -11,7 +11,9 @@ import (
 // Options say where gosmc is, and how a unit is to use it.
 type Options struct {
 	Command string // absolute path of gosmc
-	Dir     string // run directory; "" is the one that was named before, /run/gosmc where the machine makes that at boot, else a runtime directory of the unit
+	// run directory; "" is the one that was named before, /run/gosmc where the machine makes that
+	// at boot, else a runtime directory of the unit
+	Dir string
 
 	// Obstacle returns why the library cannot be loaded into the program at a path outside of the
 	// tree, "" if it can.
@@ -64,7 +66,8 @@ func (t *Tree) Plan(u *Unit, o Options) (*Plan, error) {
 	t.restrictions(&d)
 	for _, f := range u.Files[1:] {
 		if path.Base(f.Path) > dropInFile && newUnit(u.Name, u.Name, []File{f}).setsStart() {
-			return nil, next(fmt.Errorf("%s sets ExecStart= after the drop-in of gosmc would", t.outside(f.Path)), "give it a name that sorts before %s", dropInFile)
+			return nil, next(fmt.Errorf("%s sets ExecStart= after the drop-in of gosmc would",
+				t.outside(f.Path)), "give it a name that sorts before %s", dropInFile)
 		}
 	}
 	p.Text = sign(fmt.Sprintf("# Written by 'gosmc service enable %[1]s'; 'gosmc service disable %[1]s' removes it.", u.Name.Short()), d.text.String())
@@ -87,7 +90,8 @@ func (p *Plan) note(format string, args ...any) {
 
 // setsStart reports whether a unit's files say anything of ExecStart=.
 func (u *Unit) setsStart() bool {
-	return slices.ContainsFunc(u.set, func(s setting) bool { return s.section == "Service" && s.key == "ExecStart" })
+	return slices.ContainsFunc(u.set,
+		func(s setting) bool { return s.section == "Service" && s.key == "ExecStart" })
 }
 
 // commands returns the commands that a unit starts.
@@ -95,7 +99,8 @@ func (u *Unit) commands() (list []command, err error) {
 	for _, s := range u.all("ExecStart") {
 		more, err := parseCommands(s.value)
 		if err != nil {
-			return nil, next(fmt.Errorf("%s: ExecStart=%s: %w", u.Files[s.file].Path, s.value, err), "write the drop-in by hand: see docs/run.md, \"As a service\"")
+			return nil, next(fmt.Errorf("%s: ExecStart=%s: %w", u.Files[s.file].Path, s.value, err),
+				"write the drop-in by hand: see docs/run.md, \"As a service\"")
 		}
 		list = append(list, more...)
 	}
@@ -106,14 +111,17 @@ func (u *Unit) commands() (list []command, err error) {
 func (u *Unit) refusal(commands []command) error {
 	name := u.Name.Short()
 	if len(commands) == 0 {
-		return next(fmt.Errorf("%s starts no program: it has no ExecStart=", name), "name the service that does")
+		return next(fmt.Errorf("%s starts no program: it has no ExecStart=", name),
+			"name the service that does")
 	}
 	for _, c := range commands {
 		if c.isUnder() { // rule: TestRefusals
-			return next(fmt.Errorf("%s: %w, in a file that gosmc has not written", name, ErrAlready), "'systemctl cat %s' shows it", name)
+			return next(fmt.Errorf("%s: %w, in a file that gosmc has not written", name, ErrAlready),
+				"'systemctl cat %s' shows it", name)
 		}
 	}
-	if i := slices.IndexFunc(commands, func(c command) bool { return path.Base(c.program) != "true" }); i < 0 {
+	if i := slices.IndexFunc(commands,
+		func(c command) bool { return path.Base(c.program) != "true" }); i < 0 {
 		return next(fmt.Errorf("%s starts no program of its own: it stands for other units", name), "name one of those: 'systemctl list-dependencies --reverse --before %s' and 'systemctl list-units \"%s@*\"' show them", name, name)
 	}
 	for _, key := range []string{"RootDirectory", "RootImage"} {
@@ -122,7 +130,8 @@ func (u *Unit) refusal(commands []command) error {
 		}
 	}
 	if why := u.killed(); why != "" { // rule: TestRefusals
-		return next(fmt.Errorf("%s has %s, and gosmc would be killed for using one of these", name, why), "add SystemCallErrorNumber=EPERM, or allow these, by 'systemctl edit %s'", name)
+		return next(fmt.Errorf("%s has %s, and gosmc would be killed for using one of these", name, why),
+			"add SystemCallErrorNumber=EPERM, or allow these, by 'systemctl edit %s'", name)
 	}
 	return nil
 }
@@ -146,7 +155,8 @@ func (t *Tree) start(d *dropIn, commands []command) error {
 			return t.startPostgres(d, c)
 		}
 		if why := t.obstacle(u, c, d.o); why != "" {
-			return next(fmt.Errorf("%s: %s would stay with TCP under 'gosmc run': %s", u.Name.Short(), c.program, why), "use package smc in it; docs/run.md, \"What is moved\", has the conditions")
+			return next(fmt.Errorf("%s: %s would stay with TCP under 'gosmc run': %s", u.Name.Short(),
+				c.program, why), "use package smc in it; docs/run.md, \"What is moved\", has the conditions")
 		}
 		if clearing[path.Base(c.program)] {
 			d.plan.note("%s may clear the environment, by which programs find the library: look with 'gosmc service list' when it runs.", c.program)
@@ -160,7 +170,8 @@ func (t *Tree) start(d *dropIn, commands []command) error {
 }
 
 // clearing are programs that start others without the environment that they have.
-var clearing = map[string]bool{"sudo": true, "su": true, "runuser": true, "env": true, "setpriv": true, "doas": true}
+var clearing = map[string]bool{"sudo": true, "su": true, "runuser": true, "env": true, "setpriv": true,
+	"doas": true}
 
 // obstacle returns why a program cannot have the library, as far as its file can be found.
 func (t *Tree) obstacle(u *Unit, c command, o Options) string {
@@ -242,8 +253,10 @@ func (t *Tree) restrictions(d *dropIn) {
 		d.line("# The unit has NoExecPaths=.")
 		d.line("ExecPaths=%s %s", d.o.Command, libraryDir(d.o.Command))
 	}
-	readOnly := u.last("ProtectSystem") == "strict" || u.on("DynamicUser") || covers(slices.Concat(u.words("ReadOnlyPaths"), u.words("ReadOnlyDirectories")), d.plan.Dir)
-	if readOnly && !strings.Contains(d.text.String(), "\nRuntimeDirectory=") { // which systemd lets the service write to
+	readOnly := u.last("ProtectSystem") == "strict" || u.on("DynamicUser") ||
+		covers(slices.Concat(u.words("ReadOnlyPaths"), u.words("ReadOnlyDirectories")), d.plan.Dir)
+	if readOnly && !strings.Contains(d.text.String(), "\nRuntimeDirectory=") {
+		// which systemd lets the service write to
 		d.line("# The unit sees the file system read-only.")
 		d.line("ReadWritePaths=-%s", d.plan.Dir)
 	}
@@ -262,7 +275,8 @@ func (t *Tree) restrictions(d *dropIn) {
 	if inaccessible := slices.Concat(u.words("InaccessiblePaths"), u.words("InaccessibleDirectories")); covers(inaccessible, d.plan.Dir) || covers(inaccessible, d.o.Command) {
 		d.plan.note("The unit has InaccessiblePaths= that hide gosmc or its run directory: the service stays with TCP, or does not start. Change them by 'systemctl edit %s'.", u.Name.Short())
 	}
-	if u.on("ProtectHome") && strings.HasPrefix(d.o.Command, "/home/") || u.on("ProtectHome") && strings.HasPrefix(d.o.Command, "/root/") {
+	if u.on("ProtectHome") && strings.HasPrefix(d.o.Command, "/home/") || u.on("ProtectHome") &&
+		strings.HasPrefix(d.o.Command, "/root/") {
 		d.plan.note("The unit has ProtectHome=, which hides %s.", d.o.Command)
 	}
 }
@@ -290,14 +304,16 @@ func (u *Unit) family(name string) bool {
 	for _, l := range lines {
 		list, not := strings.CutPrefix(l.value, "~")
 		if slices.Contains(strings.Fields(list), name) {
-			named = not != allowList // as the first line, so it is put into the list; otherwise it is taken out
+			// as the first line, so it is put into the list; otherwise it is taken out
+			named = not != allowList
 		}
 	}
 	return named == allowList
 }
 
 // needed are groups of system calls that every program of gosmc uses: systemd.exec(5).
-var needed = []string{"@basic-io", "@default", "@file-system", "@io-event", "@ipc", "@network-io", "@process", "@signal", "@timer", "@system-service", "memfd_create", "pidfd_open", "pidfd_send_signal"}
+var needed = []string{"@basic-io", "@default", "@file-system", "@io-event", "@ipc", "@network-io", "@process",
+	"@signal", "@timer", "@system-service", "memfd_create", "pidfd_open", "pidfd_send_signal"}
 
 // killed returns the part of a unit's SystemCallFilter= that would kill gosmc, "" if there is none.
 func (u *Unit) killed() string {
@@ -329,7 +345,8 @@ func (u *Unit) foreignFilter() bool {
 	if len(lines) == 0 || strings.HasPrefix(lines[0].value, "~") {
 		return false
 	}
-	return !slices.ContainsFunc(lines, func(s setting) bool { return slices.Contains(strings.Fields(s.value), "@system-service") })
+	return !slices.ContainsFunc(lines,
+		func(s setting) bool { return slices.Contains(strings.Fields(s.value), "@system-service") })
 }
 
 // sign puts comments before the text of a drop-in: the head, and a checksum by which gosmc knows
@@ -344,5 +361,6 @@ const checksumMark = "# sha256 of the lines below: "
 func signed(text string) bool {
 	_, rest, _ := strings.Cut(text, "\n")
 	sum, body, ok := strings.Cut(rest, "\n")
-	return ok && strings.HasPrefix(text, "# Written by 'gosmc service enable ") && sum == fmt.Sprintf("%s%x", checksumMark, sha256.Sum256([]byte(body)))
+	return ok && strings.HasPrefix(text, "# Written by 'gosmc service enable ") &&
+		sum == fmt.Sprintf("%s%x", checksumMark, sha256.Sum256([]byte(body)))
 }

@@ -15,14 +15,16 @@ func (t *Tree) startPostgres(d *dropIn, c command) error {
 	u := d.plan.Unit
 	version, cluster, ok := strings.Cut(u.Name.instance(), "-")
 	if !ok || version == "" || cluster == "" || strings.Trim(version, "0123456789.") != "" {
-		return next(fmt.Errorf("%s is not one cluster of PostgreSQL", u.Name.Short()), "name the unit of a cluster, such as postgresql@15-main; 'pg_lsclusters' shows them")
+		return next(fmt.Errorf("%s is not one cluster of PostgreSQL", u.Name.Short()),
+			"name the unit of a cluster, such as postgresql@15-main; 'pg_lsclusters' shows them")
 	}
 	words, err := splitWords(c.rest)
 	if err != nil {
 		return err
 	}
 	if n := len(words); n == 0 || words[n-1].raw != "start" {
-		return next(fmt.Errorf("%s does not start a cluster by %s", u.Name.Short(), c.program), "write the drop-in by hand: see docs/run.md, \"As a service\"")
+		return next(fmt.Errorf("%s does not start a cluster by %s", u.Name.Short(), c.program),
+			"write the drop-in by hand: see docs/run.md, \"As a service\"")
 	}
 	name, err := unescape(u.Name.instance()) // as %I in the unit
 	if err != nil {
@@ -32,7 +34,8 @@ func (t *Tree) startPostgres(d *dropIn, c command) error {
 	program := path.Join("/usr/lib/postgresql", version, "bin/postgres")
 	for _, file := range []string{program, path.Join(directory, "postgresql.conf")} {
 		if !t.exists(file) {
-			return next(fmt.Errorf("%s needs %s, which is not there", u.Name.Short(), t.outside(file)), "'pg_lsclusters' shows the clusters of this machine")
+			return next(fmt.Errorf("%s needs %s, which is not there", u.Name.Short(), t.outside(file)),
+				"'pg_lsclusters' shows the clusters of this machine")
 		}
 	}
 	owner, err := t.owner(path.Join(directory, "postgresql.conf"))
@@ -48,7 +51,8 @@ func (t *Tree) startPostgres(d *dropIn, c command) error {
 		d.line("EnvironmentFile=/etc/postgresql/%%I/environment")
 	}
 	d.plan.User = owner
-	d.plan.note("postgres logs to the journal, not to /var/log/postgresql, and systemd starts it without %s.", pgCtlCluster)
+	d.plan.note("postgres logs to the journal, not to /var/log/postgresql, and systemd starts it without %s.",
+		pgCtlCluster)
 	if options := path.Join(directory, "pg_ctl.conf"); t.says(options) {
 		d.plan.note("What %s says may have no effect: the options of pg_ctl.", t.outside(options))
 	}

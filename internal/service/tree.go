@@ -70,7 +70,8 @@ func (t *Tree) resolve(name string) (string, error) {
 			continue
 		}
 		if links++; links > maxLinks {
-			return "", &fs.PathError{Op: "open", Path: t.outside(name), Err: errors.New("too many levels of symbolic links")}
+			return "", &fs.PathError{Op: "open", Path: t.outside(name),
+				Err: errors.New("too many levels of symbolic links")}
 		}
 		target, err := t.root.Readlink(at)
 		if err != nil {
@@ -179,7 +180,8 @@ func (t *Tree) unitOf(name, asked Name, fragment string, dropIns []string) (*Uni
 }
 
 func masked(name Name) error {
-	return next(fmt.Errorf("%s: %w, so nobody can start it", name, ErrMasked), "'systemctl unmask %s' first", name.Short())
+	return next(fmt.Errorf("%s: %w, so nobody can start it", name, ErrMasked), "'systemctl unmask %s' first",
+		name.Short())
 }
 
 // fragment finds the file of a unit, or the other name that this one stands for.
@@ -209,7 +211,8 @@ func (t *Tree) fragment(name Name) (file string, alias Name, err error) {
 				other = Name(strings.TrimSuffix(string(other), suffix) + name.instance() + suffix)
 			}
 			if _, err := ParseName(string(other)); err != nil {
-				return "", "", fmt.Errorf("%s is a link to %q, which is no name of a service", t.outside(file), target)
+				return "", "", fmt.Errorf("%s is a link to %q, which is no name of a service",
+					t.outside(file), target)
 			}
 			return "", other, nil
 		}
@@ -260,7 +263,8 @@ func (t *Tree) notFound(name Name) error {
 	err := fmt.Errorf("%s: %w", name, ErrNotFound)
 	var near []string
 	for _, n := range t.Names() {
-		if short, asked := n.Short(), name.Short(); strings.HasPrefix(short, asked) || strings.HasPrefix(asked, short) && len(short) > 2 {
+		if short, asked := n.Short(), name.Short(); strings.HasPrefix(short, asked) ||
+			strings.HasPrefix(asked, short) && len(short) > 2 {
 			near = append(near, short)
 		}
 	}

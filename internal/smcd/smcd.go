@@ -149,7 +149,8 @@ func (c *binding) Stream() stream.Config {
 		cfg.Out = stream.NoMemory()
 		return cfg
 	}
-	cfg.Out = stream.NewMemory(c.window.Mem(), c.window.PeerReaderSleeps(), c.window.PeerWriterSleeps(), c.window.Ring)
+	cfg.Out = stream.NewMemory(c.window.Mem(), c.window.PeerReaderSleeps(), c.window.PeerWriterSleeps(),
+		c.window.Ring)
 	cfg.PeerRead = c.window.PeerRead()
 	return cfg
 }

@@ -34,8 +34,9 @@ type binding struct {
 	element  *llcflow.Element // nil before it is known
 	named    *groupLink       // by the handshake; nil before prepare
 	awaits   bool             // said its last word, and is not released
-	quiet    time.Duration    // how long its link may be silent, 0: as the host likes; guarded by the group's mu
-	lost     func()           // the peer has given the element to another connection
+	// how long its link may be silent, 0: as the host likes; guarded by the group's mu
+	quiet time.Duration
+	lost  func() // the peer has given the element to another connection
 }
 
 // takeElement makes the element of the peer's RMB that a message of a later contact names ours.

@@ -77,7 +77,8 @@ func (e *groupEnd) begin(out llcflow.GroupEnding) {
 	e.cut = out.LinkAlive && why.Kind != llcflow.EndIdle
 	g.loop.afterwards(func() {
 		e.linksLost = g.fabric.cfg.Owner.GroupEnded(g, func(count int) {
-			g.fabric.cfg.Logger.Debug("link group ended", "peer", g.lg.Key.GID, "connections", count, "why", why.String())
+			g.fabric.cfg.Logger.Debug("link group ended", "peer", g.lg.Key.GID, "connections", count, "why",
+				why.String())
 		})
 	})
 }

@@ -33,12 +33,13 @@ type Config struct {
 	HaveUEID bool // there is a UEID, without which there is no version 2
 	V1       bool // version 1 is on
 
-	MaxConns     int           // of a link group; this number is offered
-	MaxLinks     int           // symmetric ones of a link group
-	ReadBuffer   int           // bytes that a connection has by default
-	MemoryBudget int64         // bytes of RMBs and send rings together
-	KeepAlive    time.Duration // how long a link may be silent before it is tested; 0: llcflow's default, negative: for ever
-	Spread       string        // SpreadConnections or SpreadBytes
+	MaxConns     int   // of a link group; this number is offered
+	MaxLinks     int   // symmetric ones of a link group
+	ReadBuffer   int   // bytes that a connection has by default
+	MemoryBudget int64 // bytes of RMBs and send rings together
+	// how long a link may be silent before it is tested; 0: llcflow's default, negative: for ever
+	KeepAlive time.Duration
+	Spread    string // SpreadConnections or SpreadBytes
 
 	Namespace func(func()) // runs a function in the network namespace of the RNICs
 	Logger    *slog.Logger

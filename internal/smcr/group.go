@@ -93,7 +93,8 @@ func (g *group) start(c *binding, r core.Result, tell func(core.LinkStep)) error
 	if err != nil {
 		return err
 	}
-	cfg := llcflow.Config{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id, MaxLinks: uint8(g.fabric.cfg.MaxLinks), TestInterval: g.fabric.cfg.KeepAlive}
+	cfg := llcflow.Config{Result: r, Local: l.local(), GroupID: g.lg.ID, RMB: c.rmb.id,
+		MaxLinks: uint8(g.fabric.cfg.MaxLinks), TestInterval: g.fabric.cfg.KeepAlive}
 	if token, ok := c.rmb.rmb.Token(l.net); ok {
 		cfg.Token = llc.RToken{RKey: token.RKey, VA: token.Addr}
 	}
@@ -195,7 +196,8 @@ func (g *group) checkConfirm(r core.Result) error {
 	_, ok := g.lg.ConfirmedLink(r.Version, r.R)
 	g.fabric.mu.Unlock()
 	if !ok {
-		return &core.ProtocolError{Message: "CLC Confirm", State: core.HandshakeAwaitConfirm.String(), Err: errForeignLink}
+		return &core.ProtocolError{Message: "CLC Confirm", State: core.HandshakeAwaitConfirm.String(),
+			Err: errForeignLink}
 	}
 	return nil
 }

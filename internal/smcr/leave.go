@@ -30,7 +30,8 @@ func (s *groupLinks) linkLeaving(o llcflow.LinkLeaving) {
 // leaves reports whether a link is about to end. g.mu is held.
 func (s *groupLinks) leaves(l *groupLink) bool {
 	ctl := s.group.ctl
-	return ctl != nil && slices.ContainsFunc(ctl.Links(), func(x core.GroupLink) bool { return x.Leaving && x.Num == l.num })
+	return ctl != nil && slices.ContainsFunc(ctl.Links(),
+		func(x core.GroupLink) bool { return x.Leaving && x.Num == l.num })
 }
 
 // delete is DeleteLink for a link of the group. One that leaves already does so, and that is all.

@@ -34,8 +34,10 @@ type groupLink struct {
 
 	seen struct { // by the stallDetector when it looked last
 		received, timeouts uint64
-		stalls             int    // timeouts, of those that a look tells apart, without anything received since
-		since, heard       uint64 // looks: the first one of those, and the last one at which something had come
+		// timeouts, of those that a look tells apart, without anything received since
+		stalls int
+		// looks: the first one of those, and the last one at which something had come
+		since, heard uint64
 	}
 }
 

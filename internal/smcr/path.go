@@ -22,9 +22,11 @@ type Path struct {
 	nets []netip.Prefix // of the TCP connection's interface, for version 1; nil if that is off
 	vlan uint16         // of that interface, likewise; 0 if it is in none
 	rnic *rnic.Device   // of ours; a server's is nil before it has the Proposal
-	v1   *rnic.Device   // the one of version 1: with a link-local address of the same interface, or rnic; nil if there is none
-	why  clc.Diagnosis  // there is none
-	w    *tcpwatch.Watcher
+	// the one of version 1: with a link-local address of the same interface, or rnic; nil if there
+	// is none
+	v1  *rnic.Device
+	why clc.Diagnosis // there is none
+	w   *tcpwatch.Watcher
 }
 
 // NewPath implements [transport.Network].
@@ -201,7 +203,8 @@ func (w *Path) Prepare(ctx context.Context, q transport.Request) (transport.Bind
 		c.Leave()
 		// A server that finds the group dead, or the peer silent, makes another one. The server has
 		// said which group its client joins.
-		if q.Choice.R != nil || c.first || ctx.Err() != nil || c.group != nil && !c.group.end.isOver() && !c.group.peer.late() {
+		if q.Choice.R != nil || c.first || ctx.Err() != nil || c.group != nil && !c.group.end.isOver() &&
+			!c.group.peer.late() {
 			return nil, r, err
 		}
 	}

@@ -51,7 +51,8 @@ func detail(err error) string {
 	if e, ok := errors.AsType[*link.WorkError](err); ok {
 		return ": " + e.Op.String() + ": " + e.Status.String()
 	}
-	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, link.ErrMoved, rnic.ErrDown, errStalled, errLinkEnded, transport.ErrClosed} {
+	for _, known := range []error{link.ErrFlood, link.ErrTooMany, link.ErrNotReady, link.ErrMoved,
+		rnic.ErrDown, errStalled, errLinkEnded, transport.ErrClosed} {
 		if errors.Is(err, known) {
 			return ": " + known.Error()
 		}

@@ -56,7 +56,8 @@ func (d *stallDetector) check() {
 	}
 	d.timer.Reset(stallWatch)
 	for _, l := range stalled {
-		alive := slices.ContainsFunc(g.links.all, func(x *groupLink) bool { return x.up && x.seen.heard > l.seen.since })
+		alive := slices.ContainsFunc(g.links.all,
+			func(x *groupLink) bool { return x.up && x.seen.heard > l.seen.since })
 		switch {
 		case !alive:
 			d.askPeer()

@@ -68,7 +68,8 @@ func (l *groupLink) status(links []core.GroupLink, peer string) control.StatusLi
 	}
 	for _, first := range links {
 		if l.up && (first.Num == l.num || l.num == 0) {
-			x.State, x.Number, x.MTU = "LINK_ACTIVE", uint8(first.Num), min(first.Local.MTU, first.Peer.MTU).Bytes()
+			x.State, x.Number, x.MTU = "LINK_ACTIVE", uint8(first.Num), min(first.Local.MTU,
+				first.Peer.MTU).Bytes()
 			if first.Leaving {
 				x.State = "LINK_LEAVING" // rule: TestLeavingShown
 			}

@@ -15,7 +15,8 @@ import (
 
 // join finds or makes the link group of a connection. It may wait until ctx ends for the first
 // contact of another connection, so that many to one peer make one group.
-func (w *Path) join(ctx context.Context, q transport.Request) (lg *core.LinkGroup, firstContact bool, err error) {
+func (w *Path) join(ctx context.Context,
+	q transport.Request) (lg *core.LinkGroup, firstContact bool, err error) {
 	f := w.fabric
 	var late <-chan time.Time
 	waited := false
@@ -119,7 +120,8 @@ func (f *Fabric) confirm(g *group, r core.Result) {
 		links = g.usable()
 	}
 	f.mu.Lock()
-	suspects := f.runningLocked(f.groups.Confirm(g.lg, r)...) // with groups that may be of an instance of the peer that is no more
+	// with groups that may be of an instance of the peer that is no more
+	suspects := f.runningLocked(f.groups.Confirm(g.lg, r)...)
 	if links != nil {
 		f.groups.SetLinks(g.lg, links)
 		f.changedLocked()

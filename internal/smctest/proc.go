@@ -104,7 +104,8 @@ func StartRootless(tb testing.TB, user int, program string, args ...string) *Pro
 // are flags of clone.
 func StartRootlessIn(tb testing.TB, namespaces uintptr, user int, program string, args ...string) *Process {
 	tb.Helper()
-	if n, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err != nil || strings.TrimSpace(string(n)) == "0" {
+	if n, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err != nil ||
+		strings.TrimSpace(string(n)) == "0" {
 		tb.Skipf("needs user namespaces: %q, %v", n, err)
 	}
 	only := []syscall.SysProcIDMap{{ContainerID: 0, HostID: user, Size: 1}}
@@ -120,7 +121,8 @@ func StartWith(tb testing.TB, files []*os.File, program string, args ...string) 
 	return start(tb, &syscall.SysProcAttr{}, files, program, args)
 }
 
-func start(tb testing.TB, attr *syscall.SysProcAttr, files []*os.File, program string, args []string) *Process {
+func start(tb testing.TB, attr *syscall.SysProcAttr, files []*os.File, program string,
+	args []string) *Process {
 	tb.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -298,7 +300,8 @@ func OpenWords(path string) (*Words, error) {
 		return nil, err
 	}
 	defer f.Close()
-	p, err := unix.MmapPtr(int(f.Fd()), 0, nil, unsafe.Sizeof(Words{}), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	p, err := unix.MmapPtr(int(f.Fd()), 0, nil, unsafe.Sizeof(Words{}), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED)
 	if err != nil {
 		return nil, err
 	}
@@ -418,7 +421,8 @@ func MemoryOf(pid int) (m Memory, err error) {
 	if err != nil {
 		return m, err
 	}
-	for name, value := range map[string]*int64{"VmRSS:": &m.Total, "RssAnon:": &m.Anon, "RssShmem:": &m.Shmem} {
+	for name, value := range map[string]*int64{"VmRSS:": &m.Total, "RssAnon:": &m.Anon,
+		"RssShmem:": &m.Shmem} {
 		n, err := statusField(string(text), name)
 		if err != nil {
 			return m, err
@@ -456,7 +460,8 @@ func BufferPages(pid int) (bytes int64, err error) {
 				return 0, err
 			}
 			bytes += n << 10
-		} else if len(line) > 0 && (line[0] < 'A' || line[0] > 'Z') { // a mapping's first line begins with a hexadecimal digit
+		} else if len(line) > 0 && (line[0] < 'A' || line[0] > 'Z') {
+			// a mapping's first line begins with a hexadecimal digit
 			inside = strings.Contains(line, "/memfd:gosmc-dmb")
 		}
 	}

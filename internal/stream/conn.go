@@ -364,7 +364,8 @@ func (c *Conn) End() { c.Fail(errEnded) }
 func (c *Conn) PeerReadAll() bool {
 	written := c.w.total.Load()
 	cons, _, _ := cdc.UnpackConsumer(c.inCons.Load())
-	return c.peerRead.Load() == written || (written-absolute(cons, int(c.capacity)))%(uint64(c.capacity)<<16) == 0
+	return c.peerRead.Load() == written ||
+		(written-absolute(cons, int(c.capacity)))%(uint64(c.capacity)<<16) == 0
 }
 
 // Unsent reports whether the peer closed while a write waited for room: "any pending data to be written"

@@ -163,7 +163,8 @@ func (w *waiter) linger(prompt bool) {
 	}
 	for start := time.Now(); ; {
 		pause(8)
-		if spent := time.Since(start); spent >= lingerTime || spent <= 0 { // 0: in a bubble, where time stands still
+		if spent := time.Since(start); spent >= lingerTime || spent <= 0 {
+			// 0: in a bubble, where time stands still
 			return
 		}
 	}
@@ -187,7 +188,8 @@ func (w *waiter) spin(stats *Stats) bool {
 			pause(1)
 		}
 		spent = time.Since(start)
-		if spent >= w.spinner.limit || spent == 0 { // 0: in a bubble of testing/synctest, where time stands still
+		if spent >= w.spinner.limit || spent == 0 {
+			// 0: in a bubble of testing/synctest, where time stands still
 			break
 		}
 		if spent-yielded < spinYield {

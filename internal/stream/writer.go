@@ -19,7 +19,8 @@ func (c *Conn) Write(b []byte) (int, error) {
 	w := &c.w
 	w.mu.Lock()
 	// An empty one is for writeSlow, which publishes nothing.
-	if uint32(len(b)) <= w.free && uint(len(b)-1) < publishChunk && w.state.Load() == 0 && !peerGone(c.inCons.Load()) {
+	if uint32(len(b)) <= w.free && uint(len(b)-1) < publishChunk && w.state.Load() == 0 &&
+		!peerGone(c.inCons.Load()) {
 		c.put(b)
 		c.publish()
 		w.mu.Unlock()
@@ -42,7 +43,8 @@ func (c *Conn) WriteBuffers(bufs [][]byte) (total int64, err error) {
 		bufs = nil
 	}
 	for _, b := range bufs {
-		if c.w.noticed == 0 && len(b) <= publishChunk-pending && uint32(len(b)) <= w.free && w.state.Load() == 0 {
+		if c.w.noticed == 0 && len(b) <= publishChunk-pending && uint32(len(b)) <= w.free &&
+			w.state.Load() == 0 {
 			c.put(b)
 			pending += len(b)
 			total += int64(len(b))
@@ -230,7 +232,8 @@ func (c *Conn) pollConsumer() error {
 	}
 	if w.urgent {
 		if window < c.capacity { // rule: TestUrgentScenario5, TestUrgentScenario6
-			w.free, w.held = 0, window // nothing may follow an urgent byte before the peer has it: RFC 7609 p.78
+			// nothing may follow an urgent byte before the peer has it: RFC 7609 p.78
+			w.free, w.held = 0, window
 			return nil
 		}
 		w.urgent = false

@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	scanInterval   = 100 * time.Millisecond // how often it is looked for new hosts
-	settleInterval = 125 * time.Millisecond // how long events wait for older ones of other hosts, also of new ones
-	maxUnsettled   = 1 << 14                // events that wait for that, at most
-	queuedEvents   = 256                    // on their way from the hosts
+	scanInterval = 100 * time.Millisecond // how often it is looked for new hosts
+	// how long events wait for older ones of other hosts, also of new ones
+	settleInterval = 125 * time.Millisecond
+	maxUnsettled   = 1 << 14 // events that wait for that, at most
+	queuedEvents   = 256     // on their way from the hosts
 )
 
 // Options select the hosts and events to follow.
@@ -29,8 +30,9 @@ type Options struct {
 
 // A Host is one that is followed.
 type Host struct {
-	control.Status        // as it was when it was found, without connections and listeners
-	Label          string // its process, and which of the hosts of that process that have been followed: 4711.1
+	control.Status // as it was when it was found, without connections and listeners
+	// its process, and which of the hosts of that process that have been followed: 4711.1
+	Label string
 }
 
 // An Event is an event that came from a host.
@@ -78,7 +80,8 @@ type follower struct {
 }
 
 func newFollower(o Options, sink Sink) *follower {
-	return &follower{Options: o, sink: sink, seen: make(map[string]bool), ofProcess: make(map[int]int), events: make(chan Event, queuedEvents)}
+	return &follower{Options: o, sink: sink, seen: make(map[string]bool), ofProcess: make(map[int]int),
+		events: make(chan Event, queuedEvents)}
 }
 
 // Follow tells sink the events of the chosen hosts. It ends when ctx ends, which is no error, when
@@ -169,7 +172,8 @@ func (f *follower) follow(ctx context.Context, following *sync.WaitGroup, st *co
 			case <-ctx.Done():
 			}
 		}
-		err := control.FollowTrace(ctx, st.Dir, st.Name, f.Trace, func(e control.TraceEvent) { send(Event{Host: h, TraceEvent: e}) })
+		err := control.FollowTrace(ctx, st.Dir, st.Name, f.Trace,
+			func(e control.TraceEvent) { send(Event{Host: h, TraceEvent: e}) })
 		send(Event{Host: h, TraceEvent: control.TraceEvent{Time: time.Now()}, End: err})
 	})
 }

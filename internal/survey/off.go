@@ -44,7 +44,8 @@ func Switch(dir string, off bool) []Switched {
 		}
 		list = append(list, s)
 	}
-	if !off && os.Geteuid() == 0 && !slices.ContainsFunc(list, func(s Switched) bool { return s.Error != "" }) {
+	if !off && os.Geteuid() == 0 &&
+		!slices.ContainsFunc(list, func(s Switched) bool { return s.Error != "" }) {
 		os.Remove(offList)
 	}
 	return list

@@ -16,8 +16,9 @@ import (
 
 // A Probe has the capabilities of a program that is started here and now.
 type Probe struct {
-	control.Status     // of a host made for the occasion: as it sees itself, whether or not others could ask it
-	Others         int // hosts that are live in its run directory
+	// of a host made for the occasion: as it sees itself, whether or not others could ask it
+	control.Status
+	Others int // hosts that are live in its run directory
 }
 
 // NewProbe makes a host in its default settings, has it listen, which takes the resources of the

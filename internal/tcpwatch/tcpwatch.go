@@ -75,7 +75,8 @@ func (w *Watcher) Watch(conn *net.TCPConn, event func(events uint32)) (key int64
 	w.mu.Unlock()
 	var ctl error
 	err = raw.Control(func(fd uintptr) {
-		ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(key), Pad: int32(key >> 32)}
+		ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(key),
+			Pad: int32(key >> 32)}
 		closed := w.raw.Control(func(epfd uintptr) {
 			ctl = unix.EpollCtl(int(epfd), unix.EPOLL_CTL_ADD, int(fd), &ev)
 		})

@@ -63,7 +63,8 @@ func (v *View) Event(host string, e *control.TraceEvent) *dissect.Event {
 	out := v.content(e)
 	out.Packet.Time = e.Time
 	out.Src, out.Dst = e.Local, e.Peer
-	isMessage := e.Kind == control.TraceCLC || e.Kind == control.TraceLLC || e.Kind == control.TraceCDC || e.Kind == control.TraceCursors || e.Kind == control.TraceRendezvous
+	isMessage := e.Kind == control.TraceCLC || e.Kind == control.TraceLLC || e.Kind == control.TraceCDC ||
+		e.Kind == control.TraceCursors || e.Kind == control.TraceRendezvous
 	if isMessage && !e.Sent {
 		out.Src, out.Dst = out.Dst, out.Src
 	}
@@ -101,9 +102,11 @@ func (v *View) content(e *control.TraceEvent) *dissect.Event {
 		}
 		return dissect.MessageEvent(&h, e.Bytes)
 	case control.TraceLost:
-		return &dissect.Event{Family: dissect.Note, Name: "gap", Text: fmt.Sprintf("%d events lost: they were not read in time", e.Count)}
+		return &dissect.Event{Family: dissect.Note, Name: "gap",
+			Text: fmt.Sprintf("%d events lost: they were not read in time", e.Count)}
 	case control.TraceOmitted:
-		return &dissect.Event{Family: dissect.Note, Name: "omitted", Text: fmt.Sprintf("%d connections more than fit into a sample", e.Count)}
+		return &dissect.Event{Family: dissect.Note, Name: "omitted",
+			Text: fmt.Sprintf("%d connections more than fit into a sample", e.Count)}
 	case control.TraceRendezvous:
 		return &dissect.Event{Family: dissect.Note, Name: e.Name, Text: e.Text}
 	}
@@ -165,7 +168,8 @@ func (v *View) conn(host string, e *control.TraceEvent) *viewConn {
 		addrs, end = viewAddrs{client: e.Local, server: e.Peer}, 1
 	}
 	c := v.byAddr[addrs]
-	if c == nil || c.ends[end] != (viewKey{}) { // the other end is not known, or was one of an older connection
+	if c == nil || c.ends[end] != (viewKey{}) {
+		// the other end is not known, or was one of an older connection
 		c = v.add(addrs)
 	}
 	c.ends[end] = key

@@ -167,7 +167,8 @@ type Membership struct {
 
 // MembershipOf describes a link group by the result of its first contact.
 func MembershipOf(group wire.LinkID, first *core.Result) Membership {
-	return Membership{Group: group, Release: first.Release, PeerHost: first.PeerHostName, PeerOS: first.PeerOS}
+	return Membership{Group: group, Release: first.Release, PeerHost: first.PeerHostName,
+		PeerOS: first.PeerOS}
 }
 
 // An Association ends the connections that depend on it: a peering of SMC-D, a link group of SMC-R.

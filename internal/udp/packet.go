@@ -54,7 +54,8 @@ var errOptions = errors.New("IPv4 options")
 // netfilter do not apply, which is one of the reasons why it has to be asked for.
 func (s *Socket) openPackets(cfg *Config) error {
 	if !kernelAtLeast(6, 2) {
-		return fmt.Errorf("udp: IPv4 headers need Linux 6.2, which shows the segments of super-packets: %w", unix.EOPNOTSUPP)
+		return fmt.Errorf("udp: IPv4 headers need Linux 6.2, which shows the segments of super-packets: %w",
+			unix.EOPNOTSUPP)
 	}
 	// Protocol 0 receives nothing until the bind, when the filter is there.
 	// SOCK_DGRAM would cut the link's header off, but has no PACKET_VNET_HDR.
@@ -110,7 +111,8 @@ func packetFilter(local netip.AddrPort) []unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: k}
 	}
 	test(uint32(local.Port()),
-		unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: filterIPv4}, // X = the header's length
+		// X = the header's length
+		unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: filterIPv4},
 		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: filterIPv4 + 2})
 	if ip := local.Addr(); !ip.IsUnspecified() {
 		four := ip.As4()
@@ -119,7 +121,8 @@ func packetFilter(local netip.AddrPort) []unix.SockFilter {
 	if local.Addr().IsLoopback() {
 		test(loopbackIndex, unix.SockFilter{Code: loadWord, K: filterIfindex})
 	}
-	test(0, unix.SockFilter{Code: loadHalf, K: filterIPv4 + 6}, and(0x3fff)) // more fragments, fragment offset
+	// more fragments, fragment offset
+	test(0, unix.SockFilter{Code: loadHalf, K: filterIPv4 + 6}, and(0x3fff))
 	test(unix.IPPROTO_UDP, unix.SockFilter{Code: loadByte, K: filterIPv4 + 9})
 	test(4<<4, unix.SockFilter{Code: loadByte, K: filterIPv4}, and(0xf0))
 	test(unix.PACKET_HOST, unix.SockFilter{Code: loadByte, K: filterPacketType})
@@ -238,7 +241,8 @@ func parsePacket(b []byte, linkLen int, truncated bool) (Message, error) {
 		}
 	}
 	source := netip.AddrFrom4([4]byte(ip[12:16]))
-	if source.IsMulticast() || source.IsUnspecified() || source == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+	if source.IsMulticast() || source.IsUnspecified() ||
+		source == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return Message{}, errSource
 	}
 	return Message{

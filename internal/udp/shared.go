@@ -23,7 +23,8 @@ func (s *Socket) openShared(local netip.AddrPort, family int, cfg *Config) error
 	}
 	coalescing, readBuffer := s.coalescing, s.readBuffer
 
-	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP); err != nil {
+	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		unix.IPPROTO_UDP); err != nil {
 		return fmt.Errorf("udp: socket: %w", err)
 	}
 	if s.writer, err = newDescriptor(fd); err != nil {
@@ -71,7 +72,8 @@ func checkShared(fd int, cfg *Config, local netip.AddrPort, family int) error {
 	for _, o := range []struct {
 		name         string
 		option, want int
-	}{{"domain", unix.SO_DOMAIN, family}, {"type", unix.SO_TYPE, unix.SOCK_DGRAM}, {"protocol", unix.SO_PROTOCOL, unix.IPPROTO_UDP}} {
+	}{{"domain", unix.SO_DOMAIN, family}, {"type", unix.SO_TYPE, unix.SOCK_DGRAM}, {"protocol",
+		unix.SO_PROTOCOL, unix.IPPROTO_UDP}} {
 		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, o.option); err != nil || got != o.want {
 			return fmt.Errorf("%s %d, want %d: %w", o.name, got, o.want, unix.EINVAL)
 		}

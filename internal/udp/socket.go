@@ -180,7 +180,8 @@ func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 	// names a smaller one of the path, and those are easily forged: one would stop the datagrams to
 	// a host for ten minutes.
 	if family == unix.AF_INET {
-		if err := must("IP_MTU_DISCOVER", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE); err != nil {
+		if err := must("IP_MTU_DISCOVER", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER,
+			unix.IP_PMTUDISC_PROBE); err != nil {
 			return err
 		}
 		if err := must("IP_UNICAST_IF", unix.IPPROTO_IP, unix.IP_UNICAST_IF, index); err != nil {
@@ -195,7 +196,8 @@ func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 				return err
 			}
 		}
-		if err := must("IPV6_MTU_DISCOVER", unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE); err != nil {
+		if err := must("IPV6_MTU_DISCOVER", unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER,
+			unix.IPV6_PMTUDISC_PROBE); err != nil {
 			return err
 		}
 		// Datagrams without a UDP checksum, as rdma_rxe sends them.
@@ -209,7 +211,8 @@ func (s *Socket) setOptions(fd, family int, cfg *Config, bound bool) error {
 	// A UDP socket without UDP_GRO has super-packets taken apart before it sees, or discards, them.
 	if !cfg.NoCoalescing || cfg.Headers == HeadersAlways {
 		// Before Linux 5.12 segments could be lost: wireguard-go and others do not use it there either.
-		s.coalescing = kernelAtLeast(5, 12) && unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
+		s.coalescing = kernelAtLeast(5, 12) &&
+			unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
 	}
 	s.readBuffer = setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cfg.ReadBuffer)
 	s.writeBuffer = setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cfg.WriteBuffer)
@@ -279,7 +282,8 @@ func bindError(local netip.AddrPort, err error) error {
 			"or another process owns it; end that, or use another address or network namespace: %w",
 			local.Port(), local.Addr(), err)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return fmt.Errorf("udp: %v is not an address of this machine, or not yet usable: %w", local.Addr(), err)
+		return fmt.Errorf("udp: %v is not an address of this machine, or not yet usable: %w",
+			local.Addr(), err)
 	case errors.Is(err, unix.EACCES):
 		return fmt.Errorf("udp: not permitted to bind port %d of %v; ports below net.ipv4.ip_unprivileged_port_start "+
 			"need CAP_NET_BIND_SERVICE: %w", local.Port(), local.Addr(), err)

@@ -105,7 +105,8 @@ func (c *control) bytes() []byte { return (*[unsafe.Sizeof(*c)]byte)(unsafe.Poin
 
 // sendmmsg sends the messages of m without waiting.
 func sendmmsg(fd uintptr, m []mmsghdr) (int, unix.Errno) {
-	n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(m))), uintptr(len(m)),
+	n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(m))),
+		uintptr(len(m)),
 		unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {
 		return 0, errno
@@ -115,7 +116,8 @@ func sendmmsg(fd uintptr, m []mmsghdr) (int, unix.Errno) {
 
 // recvmmsg receives up to len(m) messages without waiting.
 func recvmmsg(fd uintptr, m []mmsghdr) (int, unix.Errno) {
-	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(m))), uintptr(len(m)),
+	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(m))),
+		uintptr(len(m)),
 		unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {
 		return 0, errno

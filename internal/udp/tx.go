@@ -151,7 +151,8 @@ func (b *TxBatch) Next(n int) []byte {
 // Commit makes the first n bytes of the room that Next has returned the next datagram. It panics if
 // there was not so much room.
 func (b *TxBatch) Commit(n int) {
-	if n < 0 || n > len(b.buf)-b.used || n > b.limit || len(b.dests) == 0 || len(b.messages) == maxTxMessages {
+	if n < 0 || n > len(b.buf)-b.used || n > b.limit || len(b.dests) == 0 ||
+		len(b.messages) == maxTxMessages {
 		panic("udp: Commit without the room")
 	}
 	off := b.used
@@ -166,7 +167,8 @@ func (b *TxBatch) Commit(n int) {
 			return
 		}
 	}
-	b.messages = append(b.messages, txMessage{off: off, bytes: n, segment: n, count: 1, dest: len(b.dests) - 1})
+	b.messages = append(b.messages,
+		txMessage{off: off, bytes: n, segment: n, count: 1, dest: len(b.dests) - 1})
 	b.joinable = n > 0
 }
 
@@ -231,7 +233,8 @@ chunks:
 					if unit.count > 1 {
 						count.superPackets++
 					}
-					if unit.message == split && unit.first == 0 { // a full one; the last may be small enough for any path
+					if unit.message == split && unit.first == 0 {
+						// a full one; the last may be small enough for any path
 						s.whole.Store(false)
 					}
 				}

@@ -36,5 +36,6 @@ func mapsAll() bool {
 // isWhole reports whether a uid_map has one line, which maps every number to itself.
 func isWhole(text []byte) bool {
 	fields := bytes.Fields(text)
-	return len(fields) == 3 && string(fields[0]) == "0" && string(fields[1]) == "0" && string(fields[2]) == "4294967295"
+	return len(fields) == 3 && string(fields[0]) == "0" && string(fields[1]) == "0" &&
+		string(fields[2]) == "4294967295"
 }

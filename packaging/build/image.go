@@ -19,7 +19,8 @@ import (
 
 // imagePaths are the paths of a tree that an image has: the command, the library that it puts into
 // programs, and the licences.
-var imagePaths = []string{"/usr/bin/gosmc", "/usr/lib/gosmc/", "/usr/share/doc/gosmc/LICENSE", "/usr/share/doc/gosmc/gosmc.spdx.json"}
+var imagePaths = []string{"/usr/bin/gosmc", "/usr/lib/gosmc/", "/usr/share/doc/gosmc/LICENSE",
+	"/usr/share/doc/gosmc/gosmc.spdx.json"}
 
 // writeImage writes an archive of an OCI layout, with one image for each architecture.
 func (b *builder) writeImage(arches []string, trees map[string]tree) error {
@@ -38,7 +39,8 @@ func (b *builder) writeImage(arches []string, trees map[string]tree) error {
 	if err != nil {
 		return err
 	}
-	name := map[string]string{"org.opencontainers.image.ref.name": strings.ReplaceAll(b.release.version, "+", "_")} // a tag has no plus
+	// a tag has no plus
+	name := map[string]string{"org.opencontainers.image.ref.name": strings.ReplaceAll(b.release.version, "+", "_")}
 	if err := path.AppendIndex(index, layout.WithAnnotations(name)); err != nil {
 		return err
 	}
@@ -51,7 +53,8 @@ func (b *builder) writeImage(arches []string, trees map[string]tree) error {
 		return err
 	}
 	slices.SortFunc(files, func(x, y file) int { return strings.Compare(x.path, y.path) })
-	return b.create("gosmc-"+b.release.packageVersion()+"-oci.tar", func(w io.Writer) error { return b.writeTar(w, "", files) })
+	return b.create("gosmc-"+b.release.packageVersion()+"-oci.tar",
+		func(w io.Writer) error { return b.writeTar(w, "", files) })
 }
 
 func (b *builder) image(arch string, t tree) (v1.Image, error) {

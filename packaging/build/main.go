@@ -29,7 +29,8 @@ func main() {
 	var arches string
 	flag.StringVar(&b.root, "root", "../..", "the `directory` of the source")
 	flag.StringVar(&b.out, "o", "../../dist", "the `directory` for what is made")
-	flag.StringVar(&b.release.version, "version", "", "the version, such as v1.2.3; by default a pseudo-version of the commit")
+	flag.StringVar(&b.release.version, "version", "",
+		"the version, such as v1.2.3; by default a pseudo-version of the commit")
 	flag.StringVar(&b.release.commit, "commit", "", "the commit")
 	date := flag.String("date", "", "the date of the commit, in the format of RFC 3339")
 	flag.StringVar(&arches, "arch", "amd64,arm64", "the architectures")
@@ -108,7 +109,8 @@ func emptyOutput(dir string) error {
 		return err
 	case len(entries) > 0:
 		if _, err := os.Stat(filepath.Join(dir, sumsFile)); err != nil {
-			return fmt.Errorf("%s is not empty, and has no %s of an earlier run: name another directory", dir, sumsFile)
+			return fmt.Errorf("%s is not empty, and has no %s of an earlier run: name another directory",
+				dir, sumsFile)
 		}
 	}
 	for _, e := range entries {
@@ -126,12 +128,15 @@ func emptyOutput(dir string) error {
 func (b *builder) compile(arch, path string) error {
 	const measure = "github.com/gosmc/smc/internal/measure"
 	flags := "-s -w"
-	for _, set := range [][2]string{{"version", b.release.version}, {"commit", b.release.commit}, {"date", b.release.dateText()}} {
+	for _, set := range [][2]string{{"version", b.release.version}, {"commit", b.release.commit},
+		{"date", b.release.dateText()}} {
 		flags += fmt.Sprintf(" -X '%s.%s=%s'", measure, set[0], set[1])
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", flags, "-o", path, "./cmd/gosmc")
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", flags,
+		"-o", path, "./cmd/gosmc")
 	cmd.Dir = b.root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off", "GOFIPS140=off")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1",
+		"GOARM64=v8.0", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off", "GOFIPS140=off")
 	return run(cmd)
 }
 

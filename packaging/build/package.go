@@ -34,14 +34,16 @@ func (b *builder) writePackage(packager nfpm.Packager, arch string, t tree) erro
 		MTime: b.release.date, DisableGlobbing: true,
 	}
 	info.Scripts = nfpm.Scripts{
-		PostInstall: filepath.Join(scripts, "postinst"), PreRemove: filepath.Join(scripts, "prerm"), PostRemove: filepath.Join(scripts, "postrm"),
+		PostInstall: filepath.Join(scripts, "postinst"), PreRemove: filepath.Join(scripts,
+			"prerm"), PostRemove: filepath.Join(scripts, "postrm"),
 	}
 	info.RPM.BuildHost, info.RPM.Summary, info.RPM.Group = "localhost", summary, "System Environment/Daemons"
 	info.RPM.Compression, info.Deb.Compression = "zstd", "xz"
 	owned := func(destination, source, kind string, f file) *files.Content {
 		return &files.Content{
 			Destination: destination, Source: source, Type: kind,
-			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: f.mode, MTime: b.release.date},
+			FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: f.mode,
+				MTime: b.release.date},
 		}
 	}
 	for _, f := range t {
@@ -54,5 +56,6 @@ func (b *builder) writePackage(packager nfpm.Packager, arch string, t tree) erro
 	for _, dir := range t.ownDirectories() {
 		info.Contents = append(info.Contents, owned(dir, "", files.TypeDir, file{mode: 0o755}))
 	}
-	return b.create(packager.ConventionalFileName(info), func(w io.Writer) error { return packager.Package(info, w) })
+	return b.create(packager.ConventionalFileName(info),
+		func(w io.Writer) error { return packager.Package(info, w) })
 }

@@ -94,7 +94,9 @@ func (b *builder) sbom(command string) ([]byte, error) {
 		Creation:  spdxCreation{b.release.dateText(), []string{"Tool: gosmc-packaging-build"}},
 		Files: []spdxFile{{
 			ID: spdxGosmcID + "-command", Name: "./usr/bin/gosmc", Concluded: noAssertion, Copyright: noAssertion,
-			Checksums: []spdxChecksum{{"SHA1", fmt.Sprintf("%x", sha1.Sum(content))}, {"SHA256", fmt.Sprintf("%x", sum)}}, // SPDX wants the first one
+			// SPDX wants the first one
+			Checksums: []spdxChecksum{{"SHA1", fmt.Sprintf("%x", sha1.Sum(content))},
+				{"SHA256", fmt.Sprintf("%x", sum)}},
 		}},
 	}
 	relate := func(element, kind, related string) {

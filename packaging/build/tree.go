@@ -107,7 +107,8 @@ func (b *builder) tree(arch string) (t tree, err error) {
 
 	completion := filepath.Join(b.stage, "completion")
 	add("/usr/share/bash-completion/completions/gosmc", filepath.Join(completion, completions["bash"]), 0o644)
-	add("/usr/share/fish/vendor_completions.d/gosmc.fish", filepath.Join(completion, completions["fish"]), 0o644)
+	add("/usr/share/fish/vendor_completions.d/gosmc.fish",
+		filepath.Join(completion, completions["fish"]), 0o644)
 	add("/usr/share/zsh/site-functions/_gosmc", filepath.Join(completion, completions["zsh"]), 0o644)
 	add("/usr/share/zsh/vendor-completions/_gosmc", filepath.Join(completion, completions["zsh"]), 0o644)
 	t[len(t)-2].only, t[len(t)-1].only = "rpm", "deb"
@@ -124,7 +125,8 @@ func (b *builder) tree(arch string) (t tree, err error) {
 	for _, path := range documents {
 		add("/usr/share/doc/gosmc/docs/"+filepath.Base(path), path, 0o644)
 	}
-	for _, name := range []string{"gosmc.rules.yml", "gosmc.rules_test.yml", "gosmc-dashboard.json"} { // for Prometheus and Grafana
+	for _, name := range []string{"gosmc.rules.yml", "gosmc.rules_test.yml", "gosmc-dashboard.json"} {
+		// for Prometheus and Grafana
 		add("/usr/share/doc/gosmc/monitoring/"+name, data("monitoring/"+name), 0o644)
 	}
 	for name, make := range map[string]func(string) ([]byte, error){"gosmc.spdx.json": b.sbom, "LICENSES.modules": b.licenses} {
@@ -172,7 +174,8 @@ func (t tree) of(format string) tree {
 // need each other: rpm removes, when they are empty, those that it has been told of.
 func (t tree) ownDirectories() (list []string) {
 	for _, f := range t {
-		for dir := filepath.Dir(f.path); slices.ContainsFunc(ownedBelow, func(top string) bool { return strings.HasPrefix(dir+"/", top) }); dir = filepath.Dir(dir) {
+		for dir := filepath.Dir(f.path); slices.ContainsFunc(ownedBelow,
+			func(top string) bool { return strings.HasPrefix(dir+"/", top) }); dir = filepath.Dir(dir) {
 			list = append(list, dir)
 		}
 	}
@@ -180,7 +183,8 @@ func (t tree) ownDirectories() (list []string) {
 	return slices.Compact(list)
 }
 
-var ownedBelow = []string{"/usr/lib/gosmc/", "/usr/share/doc/gosmc/", "/usr/share/bash-completion/", "/usr/share/fish/", "/usr/share/zsh/"}
+var ownedBelow = []string{"/usr/lib/gosmc/", "/usr/share/doc/gosmc/", "/usr/share/bash-completion/",
+	"/usr/share/fish/", "/usr/share/zsh/"}
 
 // archived returns the files of the archive, by the path that they have in it: it is for any
 // prefix, such as /usr/local. Files that would be outside of it are examples.

@@ -35,7 +35,8 @@ const (
 
 // String returns the names of the flags, such as "WriterBlocked|UrgentPending"; "0" for none.
 func (f ProducerFlags) String() string {
-	return flagNames(uint8(f), "WriterBlocked", "UrgentPending", "UrgentPresent", "CursorUpdateRequested", "FailoverValidation")
+	return flagNames(uint8(f), "WriterBlocked", "UrgentPending", "UrgentPresent", "CursorUpdateRequested",
+		"FailoverValidation")
 }
 
 // String returns the names of the flags, such as "DoneWriting|Closed"; "0" for none.

@@ -75,7 +75,8 @@ func ParseHeader(b []byte) (Header, error) {
 
 // String returns one line for traces.
 func (h Header) String() string {
-	return fmt.Sprintf("CDC prod=%v cons=%v flags=%v/%v", h.Producer, h.Consumer, h.ProducerFlags, h.ConnFlags)
+	return fmt.Sprintf("CDC prod=%v cons=%v flags=%v/%v", h.Producer, h.Consumer, h.ProducerFlags,
+		h.ConnFlags)
 }
 
 // PackProducer returns the word at [ProducerOffset].

@@ -67,7 +67,8 @@ func (d Decline) Validate() error {
 	case d.OS > 15:
 		return invalid("Decline", "OS %d has more than 4 bits", d.OS)
 	}
-	for _, c := range []Diagnosis{d.Diagnosis, d.ByType.SMCDv2, d.ByType.SMCDv1, d.ByType.SMCRv2, d.ByType.SMCRv1} {
+	for _, c := range []Diagnosis{d.Diagnosis, d.ByType.SMCDv2, d.ByType.SMCDv1, d.ByType.SMCRv2,
+		d.ByType.SMCRv1} {
 		if c.IsLocal() { // rule: TestValidate
 			return invalid("Decline", "%v is local, send its WireCode", c)
 		}

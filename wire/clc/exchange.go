@@ -196,7 +196,8 @@ func (c Confirm) text(t Type) string {
 		fmt.Fprintf(&s, " eid=%q", c.EID.String())
 	}
 	if f := c.FCE; f != nil {
-		fmt.Fprintf(&s, " os=%v release=%d host=%q features=%#04x", f.OS, f.Release, f.HostName, uint16(f.Features))
+		fmt.Fprintf(&s, " os=%v release=%d host=%q features=%#04x", f.OS, f.Release, f.HostName,
+			uint16(f.Features))
 		if c.R != nil {
 			fmt.Fprintf(&s, " direct=%t max-conns=%d max-links=%d", f.Direct, f.MaxConns, f.MaxLinks)
 		}

@@ -260,7 +260,8 @@ func (x *ProposalV2) text(s *strings.Builder) {
 	if !x.GID.IsZero() {
 		fmt.Fprintf(s, " gid=%v", x.GID)
 	}
-	fmt.Fprintf(s, " max-conns=%d max-links=%d features=%#04x ueids=%q", x.MaxConns, x.MaxLinks, uint16(x.Features), x.UEIDs)
+	fmt.Fprintf(s, " max-conns=%d max-links=%d features=%#04x ueids=%q", x.MaxConns, x.MaxLinks,
+		uint16(x.Features), x.UEIDs)
 	if x.D == nil {
 		return
 	}

@@ -303,5 +303,6 @@ func ParseAddLinkCont(b []byte) (AddLinkCont, error) {
 
 // String implements [Message].
 func (a AddLinkCont) String() string {
-	return fmt.Sprintf("%s link=%d remaining=%d rkeys=%v", a.describe(TypeAddLinkCont), a.Link, a.Remaining, a.RKeys)
+	return fmt.Sprintf("%s link=%d remaining=%d rkeys=%v", a.describe(TypeAddLinkCont), a.Link,
+		a.Remaining, a.RKeys)
 }

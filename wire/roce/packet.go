@@ -137,7 +137,8 @@ func Pad(n int) int { return -n & 3 }
 // Errors are of type [*wire.DecodeError].
 func ParseBTH(b []byte) (h BTH, pad int, err error) {
 	if len(b) < BTHLen {
-		return BTH{}, 0, &wire.DecodeError{Message: "roce.BTH", Field: "message", Offset: len(b), Err: wire.ErrTruncated}
+		return BTH{}, 0, &wire.DecodeError{Message: "roce.BTH", Field: "message", Offset: len(b),
+			Err: wire.ErrTruncated}
 	}
 	h.set(b)
 	return h, int(b[1] >> 4 & 3), nil
@@ -175,7 +176,8 @@ func (p *Packet) Parse(b []byte) error {
 	// A payload of less than nothing becomes a huge number.
 	payloadEnd := uint(len(b)) - ICRCLen - uint(b[1]>>4&3)
 	// rule: TestPacketOpcodes: headerLen == 0 -> false
-	if headerLen == 0 || b[1]&0x0f != 0 || len(b)&3 != 0 || payloadEnd < headerLen || payloadEnd > uint(len(b)) {
+	if headerLen == 0 || b[1]&0x0f != 0 || len(b)&3 != 0 || payloadEnd < headerLen ||
+		payloadEnd > uint(len(b)) {
 		return parseError(b)
 	}
 	p.BTH.set(b)
@@ -351,7 +353,8 @@ func (p *Packet) String() string {
 		s += fmt.Sprintf(" invalidate=%v", p.InvalidateRKey)
 	}
 	if p.Opcode.HasAtomicETH() {
-		s += fmt.Sprintf(" va=%#x rkey=%v swap-add=%#x compare=%#x", p.Atomic.VA, p.Atomic.RKey, p.Atomic.SwapAdd, p.Atomic.Compare)
+		s += fmt.Sprintf(" va=%#x rkey=%v swap-add=%#x compare=%#x", p.Atomic.VA, p.Atomic.RKey,
+			p.Atomic.SwapAdd, p.Atomic.Compare)
 	}
 	if p.Opcode.HasAtomicAckETH() {
 		s += fmt.Sprintf(" found=%#x", p.AtomicAck)

@@ -45,7 +45,8 @@ var IPerf3 = &Work{
 			"-s", "-B", l.place.listen(), "-p", strconv.Itoa(port))); err != nil {
 			return r, err
 		}
-		args := []string{"-c", l.place.connect(), "-p", strconv.Itoa(port), "-J", "-t", strconv.Itoa(l.seconds())}
+		args := []string{"-c", l.place.connect(), "-p", strconv.Itoa(port), "-J", "-t",
+			strconv.Itoa(l.seconds())}
 		a, err := l.client(port, l.command("iperf3", append(args, strings.Fields(what)...)...))
 		if err != nil {
 			return r, err
@@ -64,8 +65,9 @@ var IPerf3 = &Work{
 	},
 }
 
-// Redis is redis-benchmark with more arguments. The rest of the transport's name is the command, with or
-// without the number of clients behind it, and perSecond is some number of operations that takes about a second.
+// Redis is redis-benchmark with more arguments. The rest of the transport's name is the command,
+// with or without the number of clients behind it, and perSecond is some number of operations that
+// takes about a second.
 func Redis(perSecond int, more ...string) *Work {
 	return RedisOn("", perSecond, more...)
 }
@@ -113,7 +115,8 @@ func RedisOn(processor string, perSecond int, more ...string) *Work {
 // PGBench is pgbench with so many clients, select only.
 func PGBench(clients int) *Work {
 	return &Work{
-		needs:    []string{"/usr/lib/postgresql/*/bin/initdb", "/usr/lib/postgresql/*/bin/postgres", "/usr/lib/postgresql/*/bin/pgbench"},
+		needs: []string{"/usr/lib/postgresql/*/bin/initdb", "/usr/lib/postgresql/*/bin/postgres",
+			"/usr/lib/postgresql/*/bin/pgbench"},
 		packages: "postgresql",
 		run:      func(l *lab, _ string) (Result, error) { return l.pgbench(clients) },
 	}
@@ -143,7 +146,8 @@ func (l *lab) pgbench(clients int) (r Result, err error) {
 	}
 	p := strconv.Itoa(port)
 	hba := filepath.Join(l.dir, "hba")
-	if err := os.WriteFile(hba, []byte("local all all trust\nhost all all 0.0.0.0/0 trust\n"), 0o644); err != nil {
+	if err := os.WriteFile(hba, []byte("local all all trust\nhost all all 0.0.0.0/0 trust\n"),
+		0o644); err != nil {
 		return r, err
 	}
 	if err := l.serve(port, l.asNobody(l.command(bin+"/postgres", "-D", data, "-p", p, "-k", l.dir,

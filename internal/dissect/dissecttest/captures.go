@@ -17,10 +17,13 @@ import (
 // the module. A capture with a second file is split in two, see
 // internal/dissect/testdata/README.md.
 var Captures = map[string][]string{
-	"smcd":      {"internal/dissect/testdata/linux-6.12-smcdv21-loopback-ism.pcap.gz"},
-	"one-link":  {"internal/dissect/testdata/linux-6.12-smcrv2-one-link-tcp.pcap.gz", "wire/roce/testdata/linux-6.12-smcrv2-one-link.pcap.gz"},
-	"two-links": {"internal/dissect/testdata/linux-6.12-smcrv2-two-links-tcp.pcap.gz", "wire/roce/testdata/linux-6.12-smcrv2-two-links.pcap.gz"},
-	"verbs":     {"internal/dissect/testdata/linux-6.12-rxe-verbs-tcp.pcap.gz", "wire/roce/testdata/linux-6.12-rxe-verbs.pcap.gz"},
+	"smcd": {"internal/dissect/testdata/linux-6.12-smcdv21-loopback-ism.pcap.gz"},
+	"one-link": {"internal/dissect/testdata/linux-6.12-smcrv2-one-link-tcp.pcap.gz",
+		"wire/roce/testdata/linux-6.12-smcrv2-one-link.pcap.gz"},
+	"two-links": {"internal/dissect/testdata/linux-6.12-smcrv2-two-links-tcp.pcap.gz",
+		"wire/roce/testdata/linux-6.12-smcrv2-two-links.pcap.gz"},
+	"verbs": {"internal/dissect/testdata/linux-6.12-rxe-verbs-tcp.pcap.gz",
+		"wire/roce/testdata/linux-6.12-rxe-verbs.pcap.gz"},
 }
 
 // Captured returns the packets of a capture, numbered from 1.

@@ -76,8 +76,10 @@ func NewScript() *Script {
 			{netip.MustParseAddrPort("10.0.0.1:5000"), 0x101, 0x1000_0000, 0x11},
 		},
 		Links: [2]LinkEnds{
-			{[2]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1")}, [2]wire.QPN{0x21, 0x11}, [2]wire.PSN{0xfffffe, 100}},
-			{[2]netip.Addr{netip.MustParseAddr("10.0.1.2"), netip.MustParseAddr("10.0.1.1")}, [2]wire.QPN{0x22, 0x12}, [2]wire.PSN{500, 600}},
+			{[2]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1")},
+				[2]wire.QPN{0x21, 0x11}, [2]wire.PSN{0xfffffe, 100}},
+			{[2]netip.Addr{netip.MustParseAddr("10.0.1.2"), netip.MustParseAddr("10.0.1.1")},
+				[2]wire.QPN{0x22, 0x12}, [2]wire.PSN{500, 600}},
 		},
 		Seq: [2]uint32{0xfffffff0, 1000},
 	}
@@ -161,7 +163,8 @@ func (s *Script) ParamsR(i int) *clc.ParamsR {
 
 // FCE returns the first contact extension of either end.
 func (s *Script) FCE() *clc.FCE {
-	return &clc.FCE{Direct: true, OS: clc.OSLinux, Release: clc.Release1, HostName: "lab", MaxConns: 255, MaxLinks: 2}
+	return &clc.FCE{Direct: true, OS: clc.OSLinux, Release: clc.Release1, HostName: "lab", MaxConns: 255,
+		MaxLinks: 2}
 }
 
 // Accept returns the Accept of the server, for a first contact.

@@ -158,8 +158,10 @@ type strokes struct {
 }
 
 var (
-	utf8Strokes  = strokes{bar: "│", line: "─", data: "═", right: "▶", left: "◀", mark: "╌", rule: "━", to: "→", dots: "…"}
-	asciiStrokes = strokes{bar: "|", line: "-", data: "=", right: ">", left: "<", mark: ".", rule: "=", to: "->", dots: "~"}
+	utf8Strokes = strokes{bar: "│", line: "─", data: "═", right: "▶", left: "◀", mark: "╌", rule: "━",
+		to: "→", dots: "…"}
+	asciiStrokes = strokes{bar: "|", line: "-", data: "=", right: ">", left: "<", mark: ".", rule: "=",
+		to: "->", dots: "~"}
 )
 
 // A drawing writes ladders.
@@ -233,7 +235,8 @@ func movedText(c *dissect.Conn) string {
 	if c.Group != nil && c.Group.SMCD {
 		return "through shared memory, which no packet shows"
 	}
-	return fmt.Sprintf("%s to the server, %s to the client", text.Size(moved(&c.ToServer)), text.Size(moved(&c.ToClient)))
+	return fmt.Sprintf("%s to the server, %s to the client", text.Size(moved(&c.ToServer)),
+		text.Size(moved(&c.ToClient)))
 }
 
 func ringText(r *dissect.Ring, owner string) string {
@@ -244,7 +247,8 @@ func ringText(r *dissect.Ring, owner string) string {
 }
 
 func (d *drawing) groupTitle(g *dissect.LinkGroup) {
-	d.title(fmt.Sprintf("Link group %d: client %s, server %s, %s", g.ID, hostText(g.Client.String(), g.ClientHost), hostText(g.Server.String(), g.ServerHost), g.Mode))
+	d.title(fmt.Sprintf("Link group %d: client %s, server %s, %s", g.ID,
+		hostText(g.Client.String(), g.ClientHost), hostText(g.Server.String(), g.ServerHost), g.Mode))
 	for _, line := range groupFacts(g) {
 		d.WriteString(d.plain(line) + "\n")
 	}
@@ -319,7 +323,8 @@ func (d *drawing) columns(client, server string) {
 	inner := d.width - flowGutter - 2
 	client, server = cutText(client, inner/2, d.set.dots), cutText(server, inner/2, d.set.dots)
 	gap := inner + 2 - utf8.RuneCountInString(client) - utf8.RuneCountInString(server)
-	fmt.Fprintf(d, "%11s %8s %-4s  %s%s%s\n", "time", "packet", "link", client, strings.Repeat(" ", max(gap, 1)), server)
+	fmt.Fprintf(d, "%11s %8s %-4s  %s%s%s\n", "time", "packet", "link", client,
+		strings.Repeat(" ", max(gap, 1)), server)
 }
 
 // cutText shortens s to n columns, the last of which is then dots.

@@ -259,7 +259,8 @@ func (b *ladders) addTo(l *ladder, e *dissect.Event) {
 		return // part of the step that it acknowledges
 	}
 	last := l.lastStep()
-	if last != nil && last.kind == stepMessage && e.RoCE != nil && e.RoCE.Retransmission && last.family == e.Family &&
+	if last != nil && last.kind == stepMessage && e.RoCE != nil && e.RoCE.Retransmission &&
+		last.family == e.Family &&
 		last.name == e.Name && last.dir == dir && last.link == e.Link && len(e.Problems) == 0 {
 		last.repeats++
 		last.last, last.until = e.Packet.Number, e.Packet.Time
@@ -267,7 +268,8 @@ func (b *ladders) addTo(l *ladder, e *dissect.Event) {
 	}
 	if b.data(e) {
 		if !l.continues(last, e, b) {
-			last = b.append(l, step{kind: stepRun, family: e.Family, dir: dir, link: e.Link, number: e.Packet.Number, at: e.Packet.Time})
+			last = b.append(l, step{kind: stepRun, family: e.Family, dir: dir, link: e.Link,
+				number: e.Packet.Number, at: e.Packet.Time})
 			last.run[0].window, last.run[1].window = -1, -1
 		}
 		last.last, last.until = e.Packet.Number, e.Packet.Time
@@ -311,7 +313,8 @@ func (b *ladders) data(e *dissect.Event) bool {
 		return e.Write != nil || e.RoCE != nil && e.RoCE.Packet != nil && !e.RoCE.Packet.Opcode.HasAETH()
 	case dissect.CDC:
 		m, ok := e.Message.(*cdc.Message)
-		if !ok || e.Progress != nil && (e.Progress.Failover || e.Progress.Moved) || m.ProducerFlags&(cdc.UrgentPending|cdc.UrgentPresent|cdc.FailoverValidation) != 0 {
+		if !ok || e.Progress != nil && (e.Progress.Failover || e.Progress.Moved) ||
+			m.ProducerFlags&(cdc.UrgentPending|cdc.UrgentPresent|cdc.FailoverValidation) != 0 {
 			return false
 		}
 		if m.ConnFlags == 0 {

@@ -367,7 +367,8 @@ func shorten(steps []step, n int) []step {
 
 // ladder makes one entry of the list with its facts, steps and plots.
 func (w *pageWriter) ladder(l *ladder, steps []step) pageLadder {
-	p := pageLadder{Facts: []string{}, Steps: []pageStep{}, Plots: []pagePlot{}, Problems: l.problems, Omitted: l.omitted}
+	p := pageLadder{Facts: []string{}, Steps: []pageStep{}, Plots: []pagePlot{}, Problems: l.problems,
+		Omitted: l.omitted}
 	switch {
 	case l.conn != nil:
 		c := l.conn
@@ -375,7 +376,8 @@ func (w *pageWriter) ladder(l *ladder, steps []step) pageLadder {
 		p.Title = fmt.Sprintf("Connection %d: %s → %s, %s", c.ID, c.Client, c.Server, p.Mode)
 		p.Sub = fmt.Sprintf("%s → %s", c.Client, c.Server)
 		if c.Group != nil && !c.Group.SMCD {
-			p.Sub = fmt.Sprintf("↑ %s ↓ %s, %s", text.Size(moved(&c.ToServer)), text.Size(moved(&c.ToClient)), p.Sub)
+			p.Sub = fmt.Sprintf("↑ %s ↓ %s, %s", text.Size(moved(&c.ToServer)),
+				text.Size(moved(&c.ToClient)), p.Sub)
 		}
 		p.Declined = c.State == dissect.ConnDeclined
 		p.Client, p.Server = c.Client.String(), c.Server.String()
@@ -385,7 +387,8 @@ func (w *pageWriter) ladder(l *ladder, steps []step) pageLadder {
 		g := l.group
 		p.Kind, p.Name, p.Mode = "group", "link group "+strconv.Itoa(g.ID), g.Mode
 		p.Title = fmt.Sprintf("Link group %d, %s", g.ID, g.Mode)
-		p.Client, p.Server = hostText(g.Client.String(), g.ClientHost), hostText(g.Server.String(), g.ServerHost)
+		p.Client, p.Server = hostText(g.Client.String(), g.ClientHost), hostText(g.Server.String(),
+			g.ServerHost)
 		p.Sub = p.Client + " → " + p.Server + ", " + plural(linkCount(g), "link")
 		p.Facts = append(p.Facts, groupFacts(g)...)
 	default:
@@ -433,7 +436,8 @@ func (w *pageWriter) step(s *step) pageStep {
 		}
 	case stepMessage:
 		if s.repeats > 0 {
-			p.Text = fmt.Sprintf("×%d until %.6f: %s", s.repeats+1, p.Until, p.Text) // first, for the end may have no room
+			// first, for the end may have no room
+			p.Text = fmt.Sprintf("×%d until %.6f: %s", s.repeats+1, p.Until, p.Text)
 		}
 	}
 	for _, m := range s.messages {
@@ -483,7 +487,8 @@ func (w *pageWriter) message(m *pageMessage, lane string) pageMessageData {
 		if f.Parent {
 			continue
 		}
-		pf := pageField{name: w.string(f.Name), key: w.string(f.Key), offset: f.Offset, len: f.Len, text: w.string(printableText(f.String()))}
+		pf := pageField{name: w.string(f.Name), key: w.string(f.Key), offset: f.Offset, len: f.Len,
+			text: w.string(printableText(f.String()))}
 		if f.Mask != 0 {
 			pf.mask = strconv.FormatUint(f.Mask, 16)
 		}

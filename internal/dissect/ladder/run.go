@@ -137,7 +137,8 @@ func (l *ladder) plot(e *dissect.Event) {
 }
 
 func (p *plot) add(point plotPoint) {
-	if n := len(p.points); n > 0 && p.last.produced == point.produced && p.last.consumed == point.consumed && p.last.window == point.window {
+	if n := len(p.points); n > 0 && p.last.produced == point.produced && p.last.consumed == point.consumed &&
+		p.last.window == point.window {
 		return
 	}
 	p.last = point

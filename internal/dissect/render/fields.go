@@ -309,7 +309,8 @@ func (w *walker) bits(name, key string, parts ...bit) byte {
 	}
 	if left != 0 {
 		v := hexByte(b & left)
-		push(Field{Name: "reserved", Key: w.reservedKey, Mask: uint64(left), Value: v, Text: v, Reserved: true})
+		push(Field{Name: "reserved", Key: w.reservedKey, Mask: uint64(left), Value: v, Text: v,
+			Reserved: true})
 	}
 	return b
 }

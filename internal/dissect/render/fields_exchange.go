@@ -64,7 +64,8 @@ func (w *walker) exchange(typ clc.Type, version clc.Version, k *exchangeKeys) {
 		{0x03, "SMC type", k.smcType, typesText, true},
 	}
 	if typ == clc.TypeAccept && version > clc.V1 && smcType == clc.TypesR && w.b[w.at]&0x04 != 0 {
-		parts = append(parts, bit{0x04, "reason for not SMC-D kept", "smc.v21.rc_saved", nil, false}) // SMCv2 p.66
+		// SMCv2 p.66
+		parts = append(parts, bit{0x04, "reason for not SMC-D kept", "smc.v21.rc_saved", nil, false})
 	}
 	flags := w.bits("flags", k.flags, parts...)
 	hasFCE := version > clc.V1 && flags&0x08 != 0

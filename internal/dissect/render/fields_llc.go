@@ -94,7 +94,8 @@ func (w *walker) llcLength(version int, typ llc.Type) int {
 	if version == 1 {
 		n := int(w.uint(1, "length", "smc.length", nil))
 		if typ == llc.TypeAddLink {
-			w.bits("reason", "", bit{0x0f, "reason", "smc.add.link.response.reject_reason", as(llc.RejectReason.String), true})
+			w.bits("reason", "", bit{0x0f, "reason", "smc.add.link.response.reject_reason",
+				as(llc.RejectReason.String), true})
 		} else {
 			w.reserved(1)
 		}
@@ -144,7 +145,8 @@ func (w *walker) confirmLink(version int) {
 func (w *walker) addLink(version int) {
 	more := []bit{{0x40, "rejected", "smc.add.link.response.rejected", nil, false}}
 	if version == 2 {
-		more = append(more, bit{0x0f, "reason", "smc.add.link.response.reject_reason", as(llc.RejectReason.String), true})
+		more = append(more, bit{0x0f, "reason", "smc.add.link.response.reject_reason",
+			as(llc.RejectReason.String), true})
 	}
 	flags := w.flags("smc.add.link.flags", "smc.add.link.response", more...)
 	w.mac("MAC", "smc.add.link.sender.mac")
@@ -263,7 +265,8 @@ func (w *walker) deleteRKey(version int) {
 	n := int(w.uint(1, "number of RKeys", "smc.delete.rkey.count", nil))
 	switch {
 	case version == 1:
-		w.uint(1, "error mask", "smc.delete.rkey.error.mask", func(v uint64) string { return fmt.Sprintf("%08b", v) })
+		w.uint(1, "error mask", "smc.delete.rkey.error.mask",
+			func(v uint64) string { return fmt.Sprintf("%08b", v) })
 	case version == 2 && negative:
 		n = min(8, int(w.uint(1, "number of RKeys not deleted", "smc.delete.rkey.count.invalid", nil)))
 	default:

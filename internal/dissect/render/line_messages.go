@@ -92,7 +92,8 @@ func offers(p *clc.Proposal) string {
 		offered bool
 		name    string
 	}{
-		{p.V2.HasD(), "SMC-Dv2"}, {p.V1.HasD(), "SMC-Dv1"}, {p.V2.HasR(), "SMC-Rv2"}, {p.V1.HasR(), "SMC-Rv1"},
+		{p.V2.HasD(), "SMC-Dv2"}, {p.V1.HasD(), "SMC-Dv1"}, {p.V2.HasR(),
+			"SMC-Rv2"}, {p.V1.HasR(), "SMC-Rv1"},
 	} {
 		if o.offered {
 			list = append(list, o.name)
@@ -158,7 +159,8 @@ func appendAccept(b []byte, a *clc.Accept) []byte {
 	return b
 }
 
-func appendExchange(b []byte, v clc.Version, first bool, r *clc.ParamsR, d *clc.ParamsD, eid wire.EID, f *clc.FCE) []byte {
+func appendExchange(b []byte, v clc.Version, first bool, r *clc.ParamsR, d *clc.ParamsD, eid wire.EID,
+	f *clc.FCE) []byte {
 	var release clc.Release
 	if f != nil {
 		release = f.Release

@@ -63,7 +63,8 @@ func WriteStats(w io.Writer, s *dissect.Summary, c *CaptureStats) error {
 		{"Faults of the files", uint64(c.Errors)},
 	}
 	if c.Live {
-		facts = append(facts, []string{"Received by the socket", number(c.Received)}, []string{"Dropped by the kernel", number(c.Dropped)})
+		facts = append(facts, []string{"Received by the socket", number(c.Received)},
+			[]string{"Dropped by the kernel", number(c.Dropped)})
 	}
 	for _, o := range optional {
 		if o.n > 0 {
@@ -73,7 +74,8 @@ func WriteStats(w io.Writer, s *dissect.Summary, c *CaptureStats) error {
 	for _, row := range facts {
 		fmt.Fprintf(&b, "%-25s%s\n", row[0], row[1])
 	}
-	writeCounts(&b, "Mode", "Connections", len(s.Modes), func(i int) (string, uint64) { return s.Modes[i].Name, s.Modes[i].Count })
+	writeCounts(&b, "Mode", "Connections", len(s.Modes),
+		func(i int) (string, uint64) { return s.Modes[i].Name, s.Modes[i].Count })
 	writeCounts(&b, "Reason", "Declines", len(s.Reasons), func(i int) (string, uint64) {
 		r := s.Reasons[i].Reason
 		text := r.String()
@@ -86,7 +88,8 @@ func WriteStats(w io.Writer, s *dissect.Summary, c *CaptureStats) error {
 		m := s.Messages[i]
 		return messageName(m.Family, m.Name), m.Count
 	})
-	writeCounts(&b, "Problem", "Seen", len(s.Problems), func(i int) (string, uint64) { return s.Problems[i].Kind.String(), s.Problems[i].Count })
+	writeCounts(&b, "Problem", "Seen", len(s.Problems),
+		func(i int) (string, uint64) { return s.Problems[i].Kind.String(), s.Problems[i].Count })
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -118,35 +121,36 @@ func writeCounts(b *strings.Builder, name, count string, n int, row func(int) (s
 
 // A StatsReport is a summary as JSON. Fields may be added; names and meaning stay.
 type StatsReport struct {
-	Schema          int             `json:"schema"` // 1
-	Inputs          []string        `json:"inputs"`
-	Packets         uint64          `json:"packets"`
-	Bytes           uint64          `json:"bytes"` // as captured
-	First           *time.Time      `json:"first"` // null if there is no packet
-	Last            *time.Time      `json:"last"`
-	TCPSegments     uint64          `json:"tcp_segments"`
-	RoCEPackets     uint64          `json:"roce_packets"`
-	Connections     uint64          `json:"connections"`
-	Modes           []statsCount    `json:"modes"`
-	Declines        []statsDecline  `json:"declines"`
-	Messages        []statsMessage  `json:"messages"`
-	Problems        []statsCount    `json:"problems"`
-	RDMABytes       uint64          `json:"rdma_bytes"` // without retransmissions
-	Retransmissions uint64          `json:"retransmissions"`
-	Gaps            uint64          `json:"psn_gaps"` // packet numbers missing
-	LinkGroups      uint64          `json:"link_groups"`
-	Links           uint64          `json:"links"`
-	LinksLost       uint64          `json:"links_lost"`
-	Failovers       uint64          `json:"failovers"`
-	Moves           uint64          `json:"moves"`
-	AlsoSeen        uint64          `json:"also_seen"` // packets that another input or interface has, too: only counted in packets
-	Truncated       uint64          `json:"truncated"`
-	Fragments       uint64          `json:"fragments"`
-	Undecodable     uint64          `json:"undecodable"`
-	OtherLinkTypes  uint64          `json:"other_link_types"`
-	Forgotten       statsForgotten  `json:"forgotten"`
-	InputErrors     int             `json:"input_errors"`
-	Live            *statsLiveInput `json:"live"` // null for files
+	Schema          int            `json:"schema"` // 1
+	Inputs          []string       `json:"inputs"`
+	Packets         uint64         `json:"packets"`
+	Bytes           uint64         `json:"bytes"` // as captured
+	First           *time.Time     `json:"first"` // null if there is no packet
+	Last            *time.Time     `json:"last"`
+	TCPSegments     uint64         `json:"tcp_segments"`
+	RoCEPackets     uint64         `json:"roce_packets"`
+	Connections     uint64         `json:"connections"`
+	Modes           []statsCount   `json:"modes"`
+	Declines        []statsDecline `json:"declines"`
+	Messages        []statsMessage `json:"messages"`
+	Problems        []statsCount   `json:"problems"`
+	RDMABytes       uint64         `json:"rdma_bytes"` // without retransmissions
+	Retransmissions uint64         `json:"retransmissions"`
+	Gaps            uint64         `json:"psn_gaps"` // packet numbers missing
+	LinkGroups      uint64         `json:"link_groups"`
+	Links           uint64         `json:"links"`
+	LinksLost       uint64         `json:"links_lost"`
+	Failovers       uint64         `json:"failovers"`
+	Moves           uint64         `json:"moves"`
+	// packets that another input or interface has, too: only counted in packets
+	AlsoSeen       uint64          `json:"also_seen"`
+	Truncated      uint64          `json:"truncated"`
+	Fragments      uint64          `json:"fragments"`
+	Undecodable    uint64          `json:"undecodable"`
+	OtherLinkTypes uint64          `json:"other_link_types"`
+	Forgotten      statsForgotten  `json:"forgotten"`
+	InputErrors    int             `json:"input_errors"`
+	Live           *statsLiveInput `json:"live"` // null for files
 }
 
 type (
@@ -196,7 +200,8 @@ func NewStatsReport(s *dissect.Summary, c *CaptureStats) *StatsReport {
 		r.Modes = append(r.Modes, statsCount(m))
 	}
 	for _, d := range s.Reasons {
-		r.Declines = append(r.Declines, statsDecline{uint32(d.Reason.Code), d.Reason.Tag, d.Reason.Sentence, d.Count})
+		r.Declines = append(r.Declines,
+			statsDecline{uint32(d.Reason.Code), d.Reason.Tag, d.Reason.Sentence, d.Count})
 	}
 	for _, m := range s.Messages {
 		r.Messages = append(r.Messages, statsMessage{m.Family.String(), m.Name, m.Count})

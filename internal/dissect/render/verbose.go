@@ -79,7 +79,8 @@ func appendTransportItems(b []byte, e *dissect.Event) []byte {
 // appendContextItems tells the effect of the event on its connection and its link.
 func appendContextItems(b []byte, e *dissect.Event) []byte {
 	if c := e.Conn; c != nil {
-		b = appendItem(b, "connection", fmt.Sprintf("%d, %v > %v, %s, %v", c.ID, c.Client, c.Server, c.Mode, c.State))
+		b = appendItem(b, "connection",
+			fmt.Sprintf("%d, %v > %v, %s, %v", c.ID, c.Client, c.Server, c.Mode, c.State))
 	}
 	if l := e.Link; l != nil {
 		s := fmt.Sprintf("%d, QPN %v and %v, %v", l.ID, l.Client.QPN, l.Server.QPN, l.State)
@@ -130,7 +131,8 @@ func appendProgressItems(b []byte, p *dissect.Progress) []byte {
 		name  string
 		bytes int
 	}{
-		{"produced", p.Produced}, {"consumed", p.Consumed}, {"window", p.Window}, {"peer's window", p.PeerRoom},
+		{"produced", p.Produced}, {"consumed", p.Consumed}, {"window", p.Window}, {"peer's window",
+			p.PeerRoom},
 	} {
 		if item.bytes >= 0 {
 			b = appendItem(b, item.name, fmt.Sprintf("%d bytes", item.bytes))

@@ -32,7 +32,8 @@ func Open(dir string, policy func() *config.Policy) (*Broker, error) {
 		defer close(b.done)
 		// On this goroutine, which no caller has locked to a thread of another network namespace:
 		// it asks the kernel about listeners later.
-		err := b.Listen(rundir.Supervisors(dir), proto.NewSocketName(), func() []int { return []int{os.Getpid()} })
+		err := b.Listen(rundir.Supervisors(dir), proto.NewSocketName(),
+			func() []int { return []int{os.Getpid()} })
 		opened <- err
 		if err == nil {
 			Tidy(rundir.Supervisors(dir), nil)

@@ -41,7 +41,8 @@ func withoutThoseOf(pids []int, list []sockdiag.Socket) []sockdiag.Socket {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
 			target, _ := os.Readlink(filepath.Join(dir, e.Name()))
-			list = slices.DeleteFunc(list, func(s sockdiag.Socket) bool { return target == fmt.Sprintf("socket:[%d]", s.Inode) })
+			list = slices.DeleteFunc(list,
+				func(s sockdiag.Socket) bool { return target == fmt.Sprintf("socket:[%d]", s.Inode) })
 			if len(list) == 0 {
 				return nil
 			}

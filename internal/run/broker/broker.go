@@ -80,7 +80,8 @@ func (b *Broker) Listen(dir, socketName string, programs func() []int) error {
 	if b.Poll, err = NewPoller(); err != nil {
 		return err
 	}
-	if b.Socket, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+	if b.Socket, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		0); err != nil {
 		return os.NewSyscallError("socket", err)
 	}
 	if err := unix.Bind(b.Socket, &unix.SockaddrUnix{Name: early}); err != nil {

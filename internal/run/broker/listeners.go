@@ -128,7 +128,8 @@ func (l *Listeners) linked(port uint16) bool {
 // renew corrects the target of a port's link, if the link is ours.
 func (l *Listeners) renew(port uint16) {
 	want := l.target(port)
-	if target, err := os.Readlink(l.Link(port)); err == nil && proto.LinkedSocket(target) == l.socket && target != want && !l.replace(port, want) {
+	if target, err := os.Readlink(l.Link(port)); err == nil && proto.LinkedSocket(target) == l.socket &&
+		target != want && !l.replace(port, want) {
 		os.Remove(l.Link(port)) // its target would be wrong: TCP
 	}
 }
@@ -209,7 +210,8 @@ func (l *Listeners) Has(to netip.AddrPort) bool {
 // offers for connections that do not come show it.
 func onlyIPv6(l listener) bool {
 	now, _ := sockdiag.Listeners(l.Local.Port())
-	return slices.ContainsFunc(now, func(s sockdiag.Socket) bool { return s.Cookie == l.Cookie && s.OnlyIPv6 })
+	return slices.ContainsFunc(now,
+		func(s sockdiag.Socket) bool { return s.Cookie == l.Cookie && s.OnlyIPv6 })
 }
 
 // refresh forgets the listeners on a port that are not there any more.

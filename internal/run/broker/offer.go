@@ -33,12 +33,14 @@ type Offer struct {
 	Server  netip.AddrPort
 	Client  netip.AddrPort
 	Unique  uint64
-	End     int           // of the server
-	TCP     int           // of the client, once it is connected; -1 before
-	Letter  bool          // it came by letter, with the TCP socket that was not connected yet
-	Watched bool          // the TCP socket is watched
-	PID     int           // of the client; 0 if it is not known
-	Back    chan struct{} // closed when the client has come back from connect; nil if it came by letter: its client minds no reset
+	End     int  // of the server
+	TCP     int  // of the client, once it is connected; -1 before
+	Letter  bool // it came by letter, with the TCP socket that was not connected yet
+	Watched bool // the TCP socket is watched
+	PID     int  // of the client; 0 if it is not known
+	// closed when the client has come back from connect; nil if it came by letter: its client minds
+	// no reset
+	Back    chan struct{}
 	Claimed bool
 	shared  bool      // nobody claims it: see [Broker.Share]
 	Due     time.Time // of the next look whether somebody else has accepted; zero before it is connected
@@ -68,7 +70,8 @@ func KeyOf(client, server netip.AddrPort) Key {
 // take keeps the end that a client offers, which is process pid. It returns nil and the reason, and
 // has closed the end, if the connection has to be TCP.
 func (t *Offers) take(m proto.Message, end, pid int) (*Offer, clc.Diagnosis) {
-	o := &Offer{Key: KeyOf(m.Local, m.Peer), Client: m.Local, Server: m.Peer, Unique: m.Unique, PID: pid, End: end, TCP: -1, Back: make(chan struct{})}
+	o := &Offer{Key: KeyOf(m.Local, m.Peer), Client: m.Local, Server: m.Peer, Unique: m.Unique, PID: pid,
+		End: end, TCP: -1, Back: make(chan struct{})}
 	theirs := proto.Name{Role: proto.RoleClient, IPv6: m.IPv6, Local: m.Local, Peer: m.Peer, Unique: m.Unique}
 	reason := clc.DiagNone
 	switch {
@@ -336,7 +339,8 @@ func abandon(tcp int) {
 
 // LingerNot has a TCP socket be reset by its last close.
 func LingerNot(tcp int) {
-	unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // not if it is no socket
+	// not if it is no socket
+	unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
 
 // Due is when [Broker.Look] is to be called; the zero time: not.
@@ -417,12 +421,14 @@ func (o *Offer) Withdrawn() bool {
 // Right reports whether the end of an offer is the server's from now on. If it came by letter its
 // client cannot give it up any more, once it is: as it would by a filter.
 func (o *Offer) Right() bool {
-	return !o.Letter || !filtered(o.TCP) && unix.SetsockoptInt(o.TCP, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1) == nil && !filtered(o.TCP)
+	return !o.Letter || !filtered(o.TCP) &&
+		unix.SetsockoptInt(o.TCP, unix.SOL_SOCKET, unix.SO_LOCK_FILTER, 1) == nil && !filtered(o.TCP)
 }
 
 // filtered reports whether a socket has a filter of packets, or cannot be asked.
 func filtered(fd int) bool {
 	length := uint32(0) // of the buffer; the kernel returns the length of the filter
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0, uintptr(unsafe.Pointer(&length)), 0)
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0,
+		uintptr(unsafe.Pointer(&length)), 0)
 	return errno != 0 || length != 0
 }

@@ -69,7 +69,8 @@ func (p *Poller) wait(events []unix.EpollEvent, timeout time.Duration) (n int, e
 // Add watches a descriptor until remove, which comes before it is closed.
 func (p *Poller) Add(fd int, events uint32) error {
 	p.use++
-	err := unix.EpollCtl(p.FD, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd), Pad: p.use})
+	err := unix.EpollCtl(p.FD, unix.EPOLL_CTL_ADD, fd,
+		&unix.EpollEvent{Events: events, Fd: int32(fd), Pad: p.use})
 	if err == nil {
 		p.inUse[fd] = p.use
 	}
@@ -78,7 +79,8 @@ func (p *Poller) Add(fd int, events uint32) error {
 
 // Again watches a descriptor once more that was to be told of once.
 func (p *Poller) Again(fd int, events uint32) {
-	unix.EpollCtl(p.FD, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd), Pad: p.inUse[fd]})
+	unix.EpollCtl(p.FD, unix.EPOLL_CTL_MOD, fd,
+		&unix.EpollEvent{Events: events, Fd: int32(fd), Pad: p.inUse[fd]})
 }
 
 // Remove watches a descriptor no more. It need not be watched.

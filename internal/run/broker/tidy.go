@@ -19,7 +19,8 @@ func Tidy(dir string, killed func(socket string)) {
 	if err != nil {
 		return
 	}
-	dead := make(map[string]bool) // by the name of a supervisor's socket, which its letterboxes have before a dot
+	// by the name of a supervisor's socket, which its letterboxes have before a dot
+	dead := make(map[string]bool)
 	for _, e := range entries {
 		name := proto.LinkedSocket(e.Name())
 		if _, known := dead[name]; !known && e.Type() == fs.ModeSocket && proto.IsSocketName(name) {
@@ -44,7 +45,8 @@ func Tidy(dir string, killed func(socket string)) {
 				os.Remove(path)
 			case !sockets && e.Type() == fs.ModeSymlink && proto.IsLink(e.Name()): // rule: internal/run/supervisor TestTidyElsewhere: proto.IsLink(e.Name()) -> true
 				target, _ := os.Readlink(path)
-				if _, err := os.Lstat(filepath.Join(dir, proto.LinkedSocket(target))); errors.Is(err, fs.ErrNotExist) {
+				if _, err := os.Lstat(filepath.Join(dir, proto.LinkedSocket(target))); errors.Is(err,
+					fs.ErrNotExist) {
 					os.Remove(path)
 				}
 			}

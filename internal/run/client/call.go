@@ -154,7 +154,8 @@ func (a *attempt) hangUp() {
 
 // attempt returns an offer that was taken, or the reason why there is none; DiagNone if nobody is
 // there to take it.
-func (c *Call) attempt(ctx context.Context, raw syscall.RawConn, dest, local netip.AddrPort) (*attempt, clc.Diagnosis) {
+func (c *Call) attempt(ctx context.Context, raw syscall.RawConn, dest,
+	local netip.AddrPort) (*attempt, clc.Diagnosis) {
 	var s clientSocket
 	err := raw.Control(func(fd uintptr) { s = clientSocketOf(int(fd)) })
 	if err != nil || s.netns == 0 || dest.Addr().Zone() != "" {

@@ -21,15 +21,16 @@ type Connection struct {
 	Cookie       uint64 // as SO_COOKIE; 0 of a TCP socket
 	UID          uint32
 	RecvQ, SendQ uint64 // bytes that the program has not read, and that its peer has not
-	PID          int    // a process that has the descriptor; 0 if it is another user's, or on its way to its program
-	Command      string
-	PeerPID      int // as PID, of the other end
-	PeerCommand  string
-	Sends        bool // it has a ring in which its program sends, or is about to
-	Receives     bool
-	unique       uint64
-	peer         uint64 // the inode of the other end
-	boxed        bool   // it came out of a letterbox: its peer has the addresses
+	// a process that has the descriptor; 0 if it is another user's, or on its way to its program
+	PID         int
+	Command     string
+	PeerPID     int // as PID, of the other end
+	PeerCommand string
+	Sends       bool // it has a ring in which its program sends, or is about to
+	Receives    bool
+	unique      uint64
+	peer        uint64 // the inode of the other end
+	boxed       bool   // it came out of a letterbox: its peer has the addresses
 }
 
 // Connections asks the kernel for the connections that were moved, in the network namespace of the

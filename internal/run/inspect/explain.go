@@ -108,7 +108,8 @@ func ShortBefore(server netip.AddrPort, program, script string, uid int) admissi
 	if err != nil {
 		return admission.Memory{}
 	}
-	return admission.Lookup(rundir.SupervisorsOf(rundir.DefaultOf(uid), uid), admission.Key(netip.AddrPortFrom(server.Addr().Unmap(), server.Port()), netns, hash))
+	return admission.Lookup(rundir.SupervisorsOf(rundir.DefaultOf(uid), uid),
+		admission.Key(netip.AddrPortFrom(server.Addr().Unmap(), server.Port()), netns, hash))
 }
 
 // unusable says why a program of a user cannot use the supervisor that has announced a port, "" if
@@ -164,20 +165,23 @@ func unannounced(pid int, socketOf uint32, uid int, server netip.AddrPort, dir s
 		return "its supervisor has ended, as if it was killed: connections are TCP until the server is started again", ""
 	}
 	var st unix.Stat_t
-	if err := unix.Stat(filepath.Join(procs.Dir, strconv.Itoa(supervisor)), &st); err == nil && int(st.Uid) != uid {
+	if err := unix.Stat(filepath.Join(procs.Dir, strconv.Itoa(supervisor)), &st); err == nil &&
+		int(st.Uid) != uid {
 		return startedByOther(st.Uid, socketOf, uid)
 	} else if err == nil && st.Uid != socketOf {
 		return fmt.Sprintf("it has become %s before it listened, and is not the process that 'gosmc run' has become: let that one listen, or put 'gosmc run' where it is %s", userName(int(socketOf)), userName(int(socketOf))), ""
 	}
 	if theirs := filepath.Dir(socket); !sameFile(theirs, dir) {
-		apart = fmt.Sprintf("its run directory is %s, and a program here would use %s", above(theirs), above(dir))
+		apart = fmt.Sprintf("its run directory is %s, and a program here would use %s",
+			above(theirs), above(dir))
 		return apart + ": set GOSMC_DIR to the same for both", apart
 	}
 	if why := refusal(pid, server, false); why != "" {
 		return "its own policy leaves the address out: " + why, ""
 	}
 	ours, _ := os.Readlink("/proc/self/ns/net")
-	if theirs, err := os.Readlink(filepath.Join(procs.Dir, strconv.Itoa(supervisor), "ns/net")); err == nil && theirs != ours {
+	if theirs, err := os.Readlink(filepath.Join(procs.Dir, strconv.Itoa(supervisor), "ns/net")); err == nil &&
+		theirs != ours {
 		apart = "its supervisor is in another network namespace"
 		return apart + ": start the server by a 'gosmc run' in this one", apart
 	}

@@ -59,7 +59,8 @@ func NoteLeft(dir, path, why string) {
 	}
 	if rundir.Prepare(dir) == nil {
 		text := program + "\n" + why
-		library.WriteNew(filepath.Join(rundir.Supervisors(dir), name), []byte(text[:min(len(text), maxLeft)]), 0o600)
+		library.WriteNew(filepath.Join(rundir.Supervisors(dir), name),
+			[]byte(text[:min(len(text), maxLeft)]), 0o600)
 	}
 }
 
@@ -172,7 +173,8 @@ func mountedReadOnly(mountinfo, dir string) bool {
 			continue
 		}
 		point := f[4]
-		if within := point == "/" || dir == point || strings.HasPrefix(dir, point+"/"); within && len(point) >= len(best) {
+		if within := point == "/" || dir == point || strings.HasPrefix(dir, point+"/"); within &&
+			len(point) >= len(best) {
 			best, readOnly = point, strings.HasPrefix(f[5], "ro,") || f[5] == "ro"
 		}
 	}

@@ -18,7 +18,8 @@ import (
 // A TCPConnection is one end of a connection that stayed TCP, of a program that was started by 'gosmc run'.
 type TCPConnection struct {
 	Connection
-	Reason  clc.Reason    // as far as it can be told from outside; Code is [clc.DiagNone] if nothing is known against it
+	// as far as it can be told from outside; Code is [clc.DiagNone] if nothing is known against it
+	Reason  clc.Reason
 	Payload sockdiag.Info // as the kernel counts
 	// Bare is an end of the connection whose program was not started by 'gosmc run'; 0: there is
 	// none, or it is not known.
@@ -143,7 +144,8 @@ func TCPConnections() ([]TCPConnection, error) {
 		if peer != nil {
 			c.PeerPID, c.PeerCommand = peer.PID, peer.Command
 		}
-		t := TCPConnection{Connection: c, Payload: payload[c.Inode], Reason: clc.Lookup(WhyTCP(&c, peer, programs, netns), clc.OSUnspecified)}
+		t := TCPConnection{Connection: c, Payload: payload[c.Inode],
+			Reason: clc.Lookup(WhyTCP(&c, peer, programs, netns), clc.OSUnspecified)}
 		if peer != nil {
 			t.PeerUID = &peer.UID
 			if programs[peer.PID] == "" {
@@ -207,7 +209,8 @@ func refused(c *Connection, server netip.AddrPort, connects bool) bool {
 // refusal says why the policy of a program leaves a server out, "" if it does not.
 func refusal(pid int, server netip.AddrPort, connects bool) string {
 	list := func(word string) []string {
-		return strings.FieldsFunc(procs.Variable(pid, config.Variables[word]), func(r rune) bool { return r == ',' || r == ' ' })
+		return strings.FieldsFunc(procs.Variable(pid, config.Variables[word]),
+			func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	p, err := config.NewPolicy(config.Filter{Ports: list(config.ListenPort), Addresses: list(config.ListenAddress)},
 		config.Filter{Ports: list(config.ConnectPort), Addresses: list(config.ConnectAddress)}, list(config.Program), config.ProgramName(programName(pid)))
@@ -244,7 +247,8 @@ func sameFiles(pid int) bool {
 func programName(pid int) string {
 	dir := filepath.Join(procs.Dir, strconv.Itoa(pid))
 	environ, _ := procs.ReadFile(dir, "environ")
-	if procs.Lookup(strings.Split(string(environ), "\x00"), proto.EnvSocket) == "" && procs.Supervisor(pid) != "" {
+	if procs.Lookup(strings.Split(string(environ), "\x00"), proto.EnvSocket) == "" &&
+		procs.Supervisor(pid) != "" {
 		exe, _ := os.Readlink(filepath.Join(dir, "exe"))
 		return strings.TrimSuffix(exe, " (deleted)")
 	}

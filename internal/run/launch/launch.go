@@ -61,7 +61,8 @@ func prepare(environ []string, own bool, lib []byte) ([]string, error) {
 	}
 	held = append(held, lock) // rather than let the collector close it
 	list := path
-	for _, have := range strings.FieldsFunc(procs.Lookup(environ, library.EnvPreload), func(r rune) bool { return r == ' ' || r == ':' }) {
+	for _, have := range strings.FieldsFunc(procs.Lookup(environ, library.EnvPreload),
+		func(r rune) bool { return r == ' ' || r == ':' }) {
 		if !strings.HasPrefix(filepath.Base(have), "libgosmc-") {
 			list += ":" + have
 		}
@@ -92,11 +93,13 @@ func start(dir string, environ []string, lock *os.File) (string, error) {
 	if config.LogsToStderr() {
 		log = os.Stderr
 	}
-	args, files := []string{"gosmc", supervisor.LaunchVerb, dir, strconv.Itoa(os.Getpid())}, []*os.File{null, null, log, w}
+	args, files := []string{"gosmc", supervisor.LaunchVerb, dir, strconv.Itoa(os.Getpid())}, []*os.File{null,
+		null, log, w}
 	if lock != nil {
 		args, files = append(args, lock.Name()), append(files, lock)
 	}
-	p, err := os.StartProcess("/proc/self/exe", args, &os.ProcAttr{Files: files, Env: supervisorEnviron(environ)})
+	p, err := os.StartProcess("/proc/self/exe", args,
+		&os.ProcAttr{Files: files, Env: supervisorEnviron(environ)})
 	w.Close()
 	if err != nil {
 		return "", err
@@ -132,7 +135,8 @@ func keepDescriptors() (restore func()) {
 		if err != nil || fd <= 2 {
 			continue
 		}
-		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil &&
+			flags&unix.FD_CLOEXEC == 0 {
 			if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err == nil {
 				marked = append(marked, fd)
 			}

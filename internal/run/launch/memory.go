@@ -26,9 +26,11 @@ const memoryShare = 4
 // of this process, and [proto.EnvRingAfter], and [proto.EnvShortAfter].
 func WithMemory(environ []string) []string {
 	environ = slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
-		return strings.HasPrefix(e, proto.EnvMemory+"=") || strings.HasPrefix(e, proto.EnvRingAfter+"=") || strings.HasPrefix(e, proto.EnvShortAfter+"=")
+		return strings.HasPrefix(e, proto.EnvMemory+"=") || strings.HasPrefix(e, proto.EnvRingAfter+"=") ||
+			strings.HasPrefix(e, proto.EnvShortAfter+"=")
 	})
-	environ = append(environ, proto.EnvRingAfter+"="+strconv.Itoa(defaultRingAfter), proto.EnvShortAfter+"="+strconv.Itoa(admission.DefaultAfter))
+	environ = append(environ, proto.EnvRingAfter+"="+strconv.Itoa(defaultRingAfter),
+		proto.EnvShortAfter+"="+strconv.Itoa(admission.DefaultAfter))
 	if n := defaultMemory("/"); n > 0 {
 		environ = append(environ, proto.EnvMemory+"="+strconv.FormatInt(n, 10))
 	}

@@ -32,7 +32,8 @@ func Probe() error {
 		invalid := ^uintptr(0) // for every argument, so that the call does nothing
 		unix.RawSyscall6(call, invalid, invalid, invalid, invalid, invalid, invalid)
 	}
-	if p, err := os.FindProcess(os.Getpid()); err == nil { // which tries the calls with which package os waits for processes
+	if p, err := os.FindProcess(os.Getpid()); err == nil {
+		// which tries the calls with which package os waits for processes
 		p.Release()
 	}
 	exec.LookPath("gosmc")
@@ -70,7 +71,8 @@ func Deadly() bool {
 	// A filter may kill one thread only: then the others wait for it for ever.
 	ready := []unix.PollFd{{Fd: int32(pipe[0]), Events: unix.POLLIN}}
 	for end := time.Now().Add(launchTimeout); ; {
-		if n, err := unix.Poll(ready, int(time.Until(end)/time.Millisecond)); n > 0 || err != unix.EINTR || time.Now().After(end) {
+		if n, err := unix.Poll(ready, int(time.Until(end)/time.Millisecond)); n > 0 || err != unix.EINTR ||
+			time.Now().After(end) {
 			break
 		}
 	}

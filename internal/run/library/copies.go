@@ -77,7 +77,8 @@ func hold(dir string, mode os.FileMode, name string) (*os.File, error) {
 			}
 			f.Close()
 		}
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EWOULDBLOCK) ||
+			time.Now().After(deadline) {
 			return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 		}
 	}
@@ -222,7 +223,8 @@ func unused(proc, name string) bool {
 				settled[pid] = true
 				continue
 			}
-			switch procs.Ask(filepath.Join(proc, strconv.Itoa(pid)), func(dir string, environ []byte) bool { return uses(dir, environ, name) }) {
+			switch procs.Ask(filepath.Join(proc, strconv.Itoa(pid)),
+				func(dir string, environ []byte) bool { return uses(dir, environ, name) }) {
 			case procs.Ours:
 				return false
 			case procs.Other:

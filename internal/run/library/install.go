@@ -46,9 +46,11 @@ func treeOf(loader string) libraryTree { return treeFor(runtime.GOARCH, loader) 
 func treeFor(arch, loader string) (t libraryTree) {
 	switch arch {
 	case "amd64":
-		t = libraryTree{[]string{"lib/x86_64-linux-gnu", "lib64"}, []string{"lib/i386-linux-gnu", "lib32"}, elf.EM_386}
+		t = libraryTree{[]string{"lib/x86_64-linux-gnu", "lib64"},
+			[]string{"lib/i386-linux-gnu", "lib32"}, elf.EM_386}
 	case "arm64":
-		t = libraryTree{[]string{"lib/aarch64-linux-gnu", "lib64"}, []string{"lib/arm-linux-gnueabihf", "lib/arm-linux-gnueabi", "lib32"}, elf.EM_ARM}
+		t = libraryTree{[]string{"lib/aarch64-linux-gnu", "lib64"},
+			[]string{"lib/arm-linux-gnueabihf", "lib/arm-linux-gnueabi", "lib32"}, elf.EM_ARM}
 	default:
 		return t
 	}
@@ -77,7 +79,8 @@ func (t libraryTree) valueOf(loader string) string {
 
 // systemLoader is the loader of the programs that the library is for.
 func systemLoader() string {
-	return map[string]string{"amd64": "/lib64/ld-linux-x86-64.so.2", "arm64": "/lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
+	return map[string]string{"amd64": "/lib64/ld-linux-x86-64.so.2",
+		"arm64": "/lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
 }
 
 // Install puts the library where programs can load it, and returns its entry for LD_PRELOAD. It
@@ -111,7 +114,8 @@ func Install(dir string, library []byte) (list string, lock *os.File, err error)
 }
 
 // installCopy puts a copy of the library into a place, unless it is there already.
-func (t libraryTree) installCopy(p copyPlace, name string, library []byte) (list string, lock *os.File, err error) {
+func (t libraryTree) installCopy(p copyPlace, name string,
+	library []byte) (list string, lock *os.File, err error) {
 	if err := t.fit(p.dir, p.mode); err != nil {
 		return "", nil, err
 	}
@@ -147,7 +151,8 @@ func (t libraryTree) preload(dir, name string, library []byte) string {
 	if err := unix.Statfs(dir, &st); err != nil || st.Flags&unix.ST_NOEXEC != 0 || !trusted(dir) {
 		return ""
 	}
-	if value := t.valueOf(systemLoader()); value != "" && installed(filepath.Join(dir, value, name), library) {
+	if value := t.valueOf(systemLoader()); value != "" &&
+		installed(filepath.Join(dir, value, name), library) {
 		return filepath.Join(dir, "$LIB", name)
 	}
 	for _, value := range t.own {

@@ -43,13 +43,15 @@ func stub(machine elf.Machine) []byte {
 		flags = 5 << 24 // version 5 of the EABI
 	}
 	b = append(b, elf.ELFMAG...)
-	b = append(b, byte(elf.ELFCLASS32), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT), 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	b = append(b, byte(elf.ELFCLASS32), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT), 0, 0, 0, 0,
+		0, 0, 0, 0, 0)
 	half(uint16(elf.ET_DYN), uint16(machine))
 	word(uint32(elf.EV_CURRENT), 0, headers, 0, flags)
 	half(headers, 32, 3, 40, 0, 0)
 	rw := uint32(elf.PF_R | elf.PF_W)
 	word(uint32(elf.PT_LOAD), 0, 0, 0, uint32(size), uint32(size), rw, pageSize)
-	word(uint32(elf.PT_DYNAMIC), uint32(dynamic), uint32(dynamic), uint32(dynamic), 8*entries, 8*entries, rw, 4)
+	word(uint32(elf.PT_DYNAMIC), uint32(dynamic), uint32(dynamic), uint32(dynamic), 8*entries,
+		8*entries, rw, 4)
 	word(uint32(elf.PT_GNU_STACK), 0, 0, 0, 0, 0, rw, 16)
 	word(0, 0, 0, 0)
 	word(1, 1, 0, 0)

@@ -28,7 +28,8 @@ func List(proc string) (pids []int) {
 	return pids
 }
 
-// ReadFile reads a file of a process, by its directory in [Dir], with fewer system calls than [os.ReadFile] takes.
+// ReadFile reads a file of a process, by its directory in [Dir], with fewer system calls than
+// [os.ReadFile] takes.
 func ReadFile(dir, name string) (text []byte, err error) {
 	fd, err := unix.Open(filepath.Join(dir, name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

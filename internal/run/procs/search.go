@@ -124,7 +124,8 @@ func Ask(dir string, ours func(dir string, environ []byte) bool) Answer {
 		return Other
 	}
 	// The state stands behind the name, which may have anything in it.
-	if _, after, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " "); after != "" && strings.ContainsRune("ZXx", rune(after[0])) {
+	if _, after, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]),
+		" "); after != "" && strings.ContainsRune("ZXx", rune(after[0])) {
 		return Dead
 	}
 	return Other

@@ -76,8 +76,8 @@ func IsBox(path string) bool {
 	return ok && len(socket) == 16 && len(number) == 1
 }
 
-// BoxOf is the number of the letterbox for a connection, by the port of its client: the kernel gives ports that are all odd,
-// or all even.
+// BoxOf is the number of the letterbox for a connection, by the port of its client: the kernel
+// gives ports that are all odd, or all even.
 func BoxOf(client uint16) int { return int(client) / 2 % Letterboxes }
 
 // NewSocketName returns a name for the socket of a supervisor, which nobody can foresee.

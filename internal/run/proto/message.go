@@ -107,7 +107,8 @@ func ParseMessage(b []byte) (Message, error) {
 		return Message{}, ErrMessage
 	}
 	address := func(ip, port int) netip.AddrPort {
-		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[ip:])).Unmap(), binary.NativeEndian.Uint16(b[port:]))
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[ip:])).Unmap(),
+			binary.NativeEndian.Uint16(b[port:]))
 	}
 	return Message{
 		Kind:   k,
@@ -174,10 +175,12 @@ func (r Reply) Append(b []byte) []byte {
 // ParseReply decodes the answer to a message of a kind, which has to be all of b. The error is
 // [ErrMessage].
 func ParseReply(b []byte, k Kind) (Reply, error) {
-	if len(b) != ReplyLen || b[0] != byte(k)|replyBit || b[1] != messageVersion || binary.NativeEndian.Uint16(b[2:]) != ReplyLen {
+	if len(b) != ReplyLen || b[0] != byte(k)|replyBit || b[1] != messageVersion ||
+		binary.NativeEndian.Uint16(b[2:]) != ReplyLen {
 		return Reply{}, ErrMessage
 	}
-	r := Reply{Kind: k, Status: Status(binary.NativeEndian.Uint32(b[4:])), Reason: clc.Diagnosis(binary.NativeEndian.Uint32(b[8:]))}
+	r := Reply{Kind: k, Status: Status(binary.NativeEndian.Uint32(b[4:])),
+		Reason: clc.Diagnosis(binary.NativeEndian.Uint32(b[8:]))}
 	if r.Status > StatusClaimed {
 		return Reply{}, ErrMessage
 	}

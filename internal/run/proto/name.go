@@ -26,7 +26,9 @@ type Name struct {
 	Role        byte           // RoleClient, RoleServer or RoleEngine
 	IPv6        bool           // the program sees AF_INET6
 	Local, Peer netip.AddrPort // unmapped
-	Unique      uint64         // the cookie of the client's end, in the names of both; another one where somebody else had taken the server's
+	// the cookie of the client's end, in the names of both; another one where somebody else had
+	// taken the server's
+	Unique uint64
 }
 
 // String returns the name as [golang.org/x/sys/unix] writes it.

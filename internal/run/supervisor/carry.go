@@ -91,8 +91,9 @@ func (c *carrier) mayCarry(t *broker.Talk, m proto.Message, tcp int) clc.Diagnos
 	return clc.DiagNone
 }
 
-// ofOurListener reports whether a connection of a process of another user was accepted from a listener of our
-// programs, as workers of a server do: only a process that such a program has given the listener can have done it.
+// ofOurListener reports whether a connection of a process of another user was accepted from a
+// listener of our programs, as workers of a server do: only a process that such a program has given
+// the listener can have done it.
 func (c *carrier) ofOurListener(m proto.Message, tcp int) bool {
 	netns, err := proto.NetNSOf(tcp)
 	l := c.s.Listeners
@@ -113,7 +114,8 @@ func (c *carrier) carryPair(t *broker.Talk, m proto.Message, tcp int) clc.Diagno
 	if err != nil {
 		return clc.DiagBusy
 	}
-	own := proto.Name{Role: proto.RoleClient, IPv6: m.IPv6, Local: m.Local, Peer: m.Peer, Unique: cookieOf(ends[0])}
+	own := proto.Name{Role: proto.RoleClient, IPv6: m.IPv6, Local: m.Local, Peer: m.Peer,
+		Unique: cookieOf(ends[0])}
 	if m.Kind == proto.KindCarried {
 		own.Role = proto.RoleServer
 	}
@@ -181,8 +183,8 @@ func (c *carrier) ready(dir string) bool {
 	return carryRoom() > 0
 }
 
-// carryRoom is how many connections an engine can have with the limit of open files that it gets from us. One that
-// is joined to TCP needs its two descriptors, and a pipe for each direction.
+// carryRoom is how many connections an engine can have with the limit of open files that it gets
+// from us. One that is joined to TCP needs its two descriptors, and a pipe for each direction.
 func carryRoom() int {
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/gosmc/smc/internal/control"
 )
 
-// A tally is memory in which the programs of a supervisor count the bytes of their connections: preload/src/tally.c.
+// A tally is memory in which the programs of a supervisor count the bytes of their connections:
+// preload/src/tally.c.
 //
 //	offset  size  field
 //	     0     8  magic 0x31796c74736f67
@@ -64,7 +65,8 @@ const (
 	tallyMost = 1 << 62 // bytes that no connection carries
 )
 
-// newTally makes the memory of a tally. Pages are taken when they are first written, unless the kernel overcommits nothing.
+// newTally makes the memory of a tally. Pages are taken when they are first written, unless the
+// kernel overcommits nothing.
 func newTally() (t *tally, err error) {
 	fd, err := unix.MemfdCreate("gosmc-tally", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -88,7 +90,8 @@ func newTally() (t *tally, err error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	if t.memory, err = unix.Mmap(fd, 0, tallySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if t.memory, err = unix.Mmap(fd, 0, tallySize, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED); err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
 	var st unix.Stat_t
