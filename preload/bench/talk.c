@@ -1,16 +1,18 @@
 /*
- * What 'gosmc bench' measures of 'gosmc run' where no program of others does the same: two processes that know nothing of gosmc and
- * talk over TCP.
+ * What 'gosmc bench' measures of 'gosmc run' where no program of others does the same: two processes that
+ *know nothing of gosmc and talk over TCP.
  *
- *	talk serve ADDR CPU                          prints its port and serves one connection after the other, for ever
- *	talk serve-all ADDR CPU                      prints its port and sends back what comes, on all connections at a time
- *	talk pingpong ADDR PORT CPU SECONDS SIZE     round trips of SIZE bytes
- *	talk stream ADDR PORT CPU SECONDS SIZE       writes of SIZE bytes, one way
- *	talk connect ADDR PORT CPU SECONDS MOST N    connections made, used for N round trips of a byte, and closed; MOST at most
- *	talk fanout ADDR PORT CPU SECONDS N ROUNDS   4 bytes to each of N connections, then the answers from all; ROUNDS at most
+ *	talk serve ADDR CPU                          prints its port and serves one connection after the
+ *other, for ever talk serve-all ADDR CPU                      prints its port and sends back what comes, on
+ *all connections at a time talk pingpong ADDR PORT CPU SECONDS SIZE     round trips of SIZE bytes talk stream
+ *ADDR PORT CPU SECONDS SIZE       writes of SIZE bytes, one way talk connect ADDR PORT CPU SECONDS MOST N
+ *connections made, used for N round trips of a byte, and closed; MOST at most talk fanout ADDR PORT CPU
+ *SECONDS N ROUNDS   4 bytes to each of N connections, then the answers from all; ROUNDS at most
  *
- * ADDR is an IPv4 address, CPU the processor to run on, -1 for any. serve-all is for fanout, serve for the others. A client prints how much it has done, the seconds that took, and the median of the
- * round trips in nanoseconds, 0 where they are not timed; then, of its connections, how many are not TCP as the kernel has them.
+ * ADDR is an IPv4 address, CPU the processor to run on, -1 for any. serve-all is for fanout, serve for the
+ *others. A client prints how much it has done, the seconds that took, and the median of the round trips in
+ *nanoseconds, 0 where they are not timed; then, of its connections, how many are not TCP as the kernel has
+ *them.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

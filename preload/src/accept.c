@@ -20,13 +20,17 @@ EXPORT int listen(int fd, int backlog)
 	bool stays;
 	int sock;
 
-	if (r != 0 || !settings.on || guard_on() || SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) != 0 ||
-	    protocol != IPPROTO_TCP || !address_of(fd, false, &id.local, &id.ipv6))
+	if (r != 0 || !settings.on || guard_on() ||
+		SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) != 0 ||
+		protocol != IPPROTO_TCP || !address_of(fd, false, &id.local, &id.ipv6))
 		return (int)sys_return(r);
 	birth_listens(fd, settings.rings);
 	stays = !policy_listen(&id.local) || options_tell(fd);
 	birth_stays(fd, stays);
-	/* Clients may come here still for one that has listened at this port before, until its supervisor has looked. */
+	/*
+	 * Clients may come here still for one that has listened at this port before, until its supervisor has
+	 * looked.
+	 */
 	if (stays && !connect_announced(fd, &id.local))
 		return (int)sys_return(r);
 	/* A server that has given up its privileges, as memcached does before it listens, goes by the door. */
@@ -51,7 +55,10 @@ EXPORT int listen(int fd, int backlog)
 		deferral_take(fd);
 		if (supervisor_send(sock, &m, -1))
 			status = supervisor_receive(sock, KIND_ANNOUNCE, NULL);
-		/* Where no answer has come somebody may know of us, and clients of another listener at this port may come here. */
+		/*
+		 * Where no answer has come somebody may know of us, and clients of another listener at this port
+		 * may come here.
+		 */
 		if (status == STATUS_NO && !connect_announced(fd, &id.local))
 			deferral_give(fd);
 	}
@@ -59,20 +66,25 @@ EXPORT int listen(int fd, int backlog)
 	return (int)sys_return(r);
 }
 
-/* other_end says whether a descriptor is the server's end of a pair for this connection, and not something else that a supervisor gave away. */
+/*
+ * other_end says whether a descriptor is the server's end of a pair for this connection, and not something
+ * else that a supervisor gave away.
+ */
 static bool other_end(int end, const struct identity *id)
 {
 	struct identity is;
 	int type = 0;
 	socklen_t len = sizeof(type);
 
-	return SYS(getsockopt, end, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_STREAM && identity_of(end, &is) && is.server &&
-	       address_equal(&is.local, &id->local) && address_equal(&is.peer, &id->peer);
+	return SYS(getsockopt, end, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_STREAM &&
+		identity_of(end, &is) && is.server && address_equal(&is.local, &id->local) &&
+		address_equal(&is.peer, &id->peer);
 }
 
 /*
- * claim asks for our end of a connection: for one that waits at our supervisor, or, with KIND_MEET, for one that the agent has. It shows the TCP socket, which only a process can
- * that has accepted the connection. Below 0: there is none. *memory: of rings, -1 for none; the caller closes it.
+ * claim asks for our end of a connection: for one that waits at our supervisor, or, with KIND_MEET, for one
+ * that the agent has. It shows the TCP socket, which only a process can that has accepted the connection.
+ * Below 0: there is none. *memory: of rings, -1 for none; the caller closes it.
  */
 static int claim(enum kind kind, const struct identity *id, int fd, int *memory)
 {
@@ -114,7 +126,10 @@ static int claim(enum kind kind, const struct identity *id, int fd, int *memory)
 	return end;
 }
 
-/* moved puts the pair in the place of a connection that was accepted just now, from a peer, which is NULL if accept has not told it. */
+/*
+ * moved puts the pair in the place of a connection that was accepted just now, from a peer, which is NULL
+ * if accept has not told it.
+ */
 static int moved(int listener, int fd, int flags, const struct address *peer)
 {
 	struct identity id;
@@ -140,7 +155,10 @@ static int moved(int listener, int fd, int flags, const struct address *peer)
 	marked = letter_marked(fd);
 	paired = !marked && reach_paired(fd);
 	carried = hosts_some() && address_of(fd, false, &id.local, &id.ipv6);
-	/* A peer that has reset the connection already has no address any more. What it has sent before can be read, and may be a Proposal. */
+	/*
+	 * A peer that has reset the connection already has no address any more. What it has sent before can be
+	 * read, and may be a Proposal.
+	 */
 	if (carried && !address_of(fd, true, &id.peer, &six)) {
 		end_untaken(fd);
 		return fd;
@@ -152,7 +170,10 @@ static int moved(int listener, int fd, int flags, const struct address *peer)
 	}
 	if (!address_of(fd, false, &id.local, &id.ipv6) || !address_of(fd, true, &id.peer, &six))
 		return fd;
-	/* A client elsewhere can have the mark, too, and would have us ask for each of its connections, again and again. */
+	/*
+	 * A client elsewhere can have the mark, too, and would have us ask for each of its connections, again
+	 * and again.
+	 */
 	if (marked && !letter_near(&id)) {
 		marked = false;
 		if (!carried && !board_waiting())
@@ -252,7 +273,10 @@ static int accepted(int listener, int fd, int flags, const struct asked *a)
 {
 	struct address peer;
 
-	return moved(listener, fd, flags, fd >= 0 && a->room != 0 && address_parse(a->sa, *a->len < a->room ? *a->len : a->room, &peer) ? &peer : NULL);
+	return moved(listener, fd, flags,
+		fd >= 0 && a->room != 0 && address_parse(a->sa, *a->len < a->room ? *a->len : a->room, &peer)
+			? &peer
+			: NULL);
 }
 
 EXPORT int accept(int fd, struct sockaddr *sa, socklen_t *len)

@@ -57,7 +57,9 @@ EXPORT int getpeername(int fd, struct sockaddr *sa, socklen_t *len)
 	return (int)sys_return(r);
 }
 
-/* A connected TCP socket does not look at the address that it is told to send to; a Unix socket refuses it. */
+/*
+ * A connected TCP socket does not look at the address that it is told to send to; a Unix socket refuses it.
+ */
 
 EXPORT ssize_t sendto(int fd, const void *b, size_t n, int flags, const struct sockaddr *sa, socklen_t len)
 {
@@ -78,10 +80,14 @@ EXPORT ssize_t sendto(int fd, const void *b, size_t n, int flags, const struct s
 #define CONTROL_MOST (1u << 20) /* bytes: the kernel takes less */
 #define MESSAGES_MOST 1024	/* in one call */
 
-/* refused says whether the kernel refuses a message without looking at the socket, so that it has to be asked, and nothing here can look into it. */
+/*
+ * refused says whether the kernel refuses a message without looking at the socket, so that it has to be
+ * asked, and nothing here can look into it.
+ */
 static bool refused(const struct msghdr *m)
 {
-	return !plausible(m) || m->msg_iovlen > IOV_MAX || (m->msg_iovlen && !plausible(m->msg_iov)) || (m->msg_name && (int)m->msg_namelen < 0);
+	return !plausible(m) || m->msg_iovlen > IOV_MAX || (m->msg_iovlen && !plausible(m->msg_iov)) ||
+		(m->msg_name && (int)m->msg_namelen < 0);
 }
 
 /* not_passed_on is for a message that was not sent, after passed_on. */
@@ -103,7 +109,10 @@ static void not_passed_on(const struct msghdr *m)
 	}
 }
 
-/* passed_on has the descriptors that a message takes along go in-band. False: there are bytes in a ring of one of them. */
+/*
+ * passed_on has the descriptors that a message takes along go in-band. False: there are bytes in a ring of
+ * one of them.
+ */
 static bool passed_on(const struct msghdr *m)
 {
 	struct msghdr copy = *m;
@@ -268,7 +277,9 @@ static void unmark(int fd, struct msghdr *m)
 	if ((m->msg_controllen == 0 && !(m->msg_flags & MSG_CTRUNC)) || !settings.on || !guard_end(fd))
 		return;
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
-		for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {
+		for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+			CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len;
+			i++) {
 			int with;
 
 			memcpy(&with, CMSG_DATA(c) + i * sizeof(with), sizeof(with));
@@ -286,7 +297,8 @@ EXPORT ssize_t recvfrom(int fd, void *b, size_t n, int flags, struct sockaddr *s
 	ssize_t r;
 	int out;
 
-	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) && (r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS) {
+	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) &&
+		(r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS) {
 		if (r >= 0 && sa && len)
 			*len = 0;
 		return r;
@@ -300,7 +312,8 @@ EXPORT ssize_t recvfrom(int fd, void *b, size_t n, int flags, struct sockaddr *s
 }
 
 /* __recvfrom_chk is recvfrom where the compiler knows the size of the buffer. */
-EXPORT ssize_t __recvfrom_chk(int fd, void *b, size_t n, size_t size, int flags, struct sockaddr *sa, socklen_t *len);
+EXPORT ssize_t __recvfrom_chk(
+	int fd, void *b, size_t n, size_t size, int flags, struct sockaddr *sa, socklen_t *len);
 ssize_t __recvfrom_chk(int fd, void *b, size_t n, size_t size, int flags, struct sockaddr *sa, socklen_t *len)
 {
 	if (n > size)
@@ -322,7 +335,8 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 		end_drop(fd); /* control data of another socket is the program's */
 		e = NULL;
 	}
-	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) && (r = end_receive(e, fd, m->msg_iov, m->msg_iovlen, flags, &out)) != NOT_OURS) {
+	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) &&
+		(r = end_receive(e, fd, m->msg_iov, m->msg_iovlen, flags, &out)) != NOT_OURS) {
 		if (r >= 0) {
 			m->msg_namelen = 0;
 			m->msg_controllen = 0;
@@ -349,7 +363,10 @@ EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags, struct
 
 	if (n > MESSAGES_MOST)
 		n = MESSAGES_MOST;
-	if (!plausible(m) || (timeout && (!plausible(timeout) || timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000)))
+	if (!plausible(m) ||
+		(timeout &&
+			(!plausible(timeout) || timeout->tv_sec < 0 || timeout->tv_nsec < 0 ||
+				timeout->tv_nsec >= 1000000000)))
 		return next.recvmmsg(fd, m, n, flags, timeout);
 	if ((e = end_at(fd)) && !end_is(fd, e)) {
 		end_drop(fd);
@@ -360,12 +377,14 @@ EXPORT int recvmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags, struct
 		int error = 0;
 		socklen_t len = sizeof(error);
 
-		if (SYS(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error) { /* before the bytes that can be read */
+		if (SYS(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 &&
+			error) { /* before the bytes that can be read */
 			end_error(fd, error);
 			return (int)sys_return(-error);
 		}
 		for (i = 0; i < n; i++) {
-			ssize_t got = recvmsg(fd, &m[i].msg_hdr, (flags & ~MSG_WAITFORONE) | (i && flags & MSG_WAITFORONE ? MSG_DONTWAIT : 0));
+			ssize_t got = recvmsg(fd, &m[i].msg_hdr,
+				(flags & ~MSG_WAITFORONE) | (i && flags & MSG_WAITFORONE ? MSG_DONTWAIT : 0));
 
 			if (got < 0)
 				return i ? (int)i : -1;

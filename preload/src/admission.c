@@ -1,7 +1,9 @@
 /*
- * Admission: a connection that carries little and ends takes longer when it is moved, since that takes some calls at both ends. So clients remember, in a
- * file of the run directory that all programs of a user map, how their connections to a server have ended. Where as many, one after another, were short as
- * GOSMC_SHORT_AFTER says, the next ones stay TCP from the beginning. Some are moved all the same, ever fewer, and as soon as one of those carries more all are again.
+ * Admission: a connection that carries little and ends takes longer when it is moved, since that takes some
+ *calls at both ends. So clients remember, in a file of the run directory that all programs of a user map, how
+ *their connections to a server have ended. Where as many, one after another, were short as GOSMC_SHORT_AFTER
+ *says, the next ones stay TCP from the beginning. Some are moved all the same, ever fewer, and as soon as one
+ *of those carries more all are again.
  *
  *	known of a program and a server			its next connection			short	other
  *	nothing						moved					+1	0
@@ -9,9 +11,11 @@
  *	as many						TCP; one in PROBES, later PROBES_MOST,	+1	0
  *							is moved
  *
- * A connection is short if the client closes it, and nobody else before, without a ring and before the client has sent TAKEN_TURNS answers to bytes that came.
+ * A connection is short if the client closes it, and nobody else before, without a ring and before the client
+ *has sent TAKEN_TURNS answers to bytes that came.
  *
- * Every process with the user's rights can write there, as it could kill a program: the file decides nothing but this. docs/shared-memory.md has the layout.
+ * Every process with the user's rights can write there, as it could kill a program: the file decides nothing
+ *but this. docs/shared-memory.md has the layout.
  */
 #include "ring.h"
 
@@ -24,7 +28,9 @@
 #define ADMISSION_IDLE 60 /* seconds, after which another one may take the place */
 #define PROBES 32
 #define PROBES_MOST 256
-#define FAR 8 /* times as many where the agent introduces the two: to move such a connection takes as long as 30 others do */
+#define FAR                                                                                                  \
+	8 /* times as many where the agent introduces the two: to move such a connection takes as long as 30 \
+	     others do */
 #define AGAIN_MOST 16	/* connections for which a thread asks once */
 #define AGAIN_MS 100	/* for so long */
 
@@ -71,7 +77,10 @@ static bool there(const struct admissions *t, const struct admission *a)
 	return table_there(&been[((const char *)a - (const char *)t) / TABLE_PAGE], a);
 }
 
-/* table_open maps the table of the supervisor's directory, once, when there is the first connection to ask about. */
+/*
+ * table_open maps the table of the supervisor's directory, once, when there is the first connection to ask
+ * about.
+ */
 static struct admissions *table_open(void)
 {
 	struct admissions *none = NULL, *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
@@ -138,7 +147,10 @@ static uint32_t seconds(void)
 	return (uint32_t)t.tv_sec;
 }
 
-/* admission_known says whether a connection stays TCP, as this thread was told, or has found, a moment ago of another one to that server. */
+/*
+ * admission_known says whether a connection stays TCP, as this thread was told, or has found, a moment ago
+ * of another one to that server.
+ */
 bool admission_known(const struct address *server)
 {
 	if (told.left == 0 || !address_equal(server, &told.server) || (int32_t)(told.until - coarse_ms()) < 0)
@@ -161,8 +173,8 @@ static void settle_told(struct admissions *t)
 }
 
 /*
- * admission_absent takes note that nobody who knows SMC listens at an address. The next connections of this thread to it do not look, as many and for as long as where
- * it was told that they stay TCP.
+ * admission_absent takes note that nobody who knows SMC listens at an address. The next connections of this
+ * thread to it do not look, as many and for as long as where it was told that they stay TCP.
  */
 void admission_absent(const struct address *server)
 {
@@ -176,7 +188,10 @@ void admission_absent(const struct address *server)
 	told.until = coarse_ms() + AGAIN_MS;
 }
 
-/* place finds the entry of a key, or takes one that is free or was not used for long. NULL: all its places have others. */
+/*
+ * place finds the entry of a key, or takes one that is free or was not used for long. NULL: all its places
+ * have others.
+ */
 static struct admission *place(struct admissions *t, uint64_t key, uint32_t now)
 {
 	size_t first = key % ADMISSIONS & ~(size_t)(ADMISSION_WAYS - 1);
@@ -205,7 +220,8 @@ static struct admission *place(struct admissions *t, uint64_t key, uint32_t now)
  * entry_for finds the record of this program and a server; path is the socket of the server's
  * supervisor.
  */
-static struct admission *entry_for(struct admissions *t, const char *path, const struct address *server, uint64_t netns)
+static struct admission *entry_for(
+	struct admissions *t, const char *path, const struct address *server, uint64_t netns)
 {
 	uint64_t id = program_id(), socket = fnv1a(FNV1A_BASIS, path, strlen(path)), key = FNV1A_BASIS;
 	uint32_t now = seconds();
@@ -224,7 +240,10 @@ static struct admission *entry_for(struct admissions *t, const char *path, const
 	return a;
 }
 
-/* turn counts a connection where others were short. It returns how many more stay TCP until one is moved; 0: this one is. */
+/*
+ * turn counts a connection where others were short. It returns how many more stay TCP until one is moved;
+ * 0: this one is.
+ */
 static uint32_t turn(struct admission *a, bool far)
 {
 	const uint32_t least = far ? FAR * PROBES : PROBES, most = far ? FAR * PROBES_MOST : PROBES_MOST;

@@ -20,7 +20,10 @@
 
 #define GAP 8 /* numbers in a row that are no descriptors, behind which none is looked for */
 
-/* adopt_mark marks an end. The kernel lets only the owner do it: a process with another user than its peer may be refused. */
+/*
+ * adopt_mark marks an end. The kernel lets only the owner do it: a process with another user than its peer
+ * may be refused.
+ */
 void adopt_mark(int fd)
 {
 	uint64_t hint = MARK;
@@ -39,7 +42,10 @@ static bool adopt(int fd)
 	return r != -EBADF;
 }
 
-/* adopt_all takes the ends that this program was executed with. /proc would have all descriptors, but the kernel makes the directories of a process when it is first asked. */
+/*
+ * adopt_all takes the ends that this program was executed with. /proc would have all descriptors, but the
+ * kernel makes the directories of a process when it is first asked.
+ */
 void adopt_all(void)
 {
 	int none = 0;
@@ -54,7 +60,9 @@ void adopt_sent(struct msghdr *m)
 	if (m->msg_controllen == 0 || !settings.on || (!settings.rings && !guard_on()))
 		return;
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
-		for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {
+		for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+			CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len;
+			i++) {
 			int fd;
 
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));

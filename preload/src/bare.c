@@ -31,15 +31,18 @@ _Static_assert(sizeof(struct bares) == TABLE_PAGE + 16 * BARES, "struct bares");
 static struct bares *table;
 static bool tried; /* to map it */
 
-/* The ports of listeners, by descriptor; 0: not known. A descriptor may have become another one: then a wrong port has one more. */
+/*
+ * The ports of listeners, by descriptor; 0: not known. A descriptor may have become another one: then a
+ * wrong port has one more.
+ */
 #define PORTS 1024
 static uint16_t ports[PORTS];
 
 static bool been[sizeof(struct bares) / TABLE_PAGE]; /* at its pages */
 
 /*
- * bare_open notes a listener, and maps the table of a directory that nobody else can write to, once: when there is the first listener, whose
- * heirs may have another user.
+ * bare_open notes a listener, and maps the table of a directory that nobody else can write to, once: when
+ * there is the first listener, whose heirs may have another user.
  */
 void bare_open(int fd, uint16_t port)
 {
@@ -49,7 +52,10 @@ void bare_open(int fd, uint16_t port)
 		__atomic_store_n(&table, table_map("bare", sizeof(*table), BARE_MAGIC), __ATOMIC_RELEASE);
 }
 
-/* key_of is the key of a port: the hash of the name of the supervisor's socket, with the port as its last 16 bits. */
+/*
+ * key_of is the key of a port: the hash of the name of the supervisor's socket, with the port as its last
+ * 16 bits.
+ */
 static uint64_t key_of(uint16_t port)
 {
 	const char *name = settings.socket + settings.dir;
@@ -58,8 +64,8 @@ static uint64_t key_of(uint16_t port)
 }
 
 /*
- * bare_count counts a connection that was accepted just now, and not offered, if its client is in this network namespace. peer is the client's address, NULL if accept
- * has not told it.
+ * bare_count counts a connection that was accepted just now, and not offered, if its client is in this
+ * network namespace. peer is the client's address, NULL if accept has not told it.
  */
 void bare_count(int listener, int fd, const struct address *peer)
 {
@@ -74,7 +80,8 @@ void bare_count(int listener, int fd, const struct address *peer)
 		id.peer = *peer;
 	id.local.port = listener < PORTS ? __atomic_load_n(&ports[listener], __ATOMIC_RELAXED) : 0;
 	/* A client of a loopback address is near. */
-	if ((id.local.port == 0 || !address_is_loopback(&id.peer)) && (!address_of(fd, false, &id.local, &six) || !letter_near(&id)))
+	if ((id.local.port == 0 || !address_is_loopback(&id.peer)) &&
+		(!address_of(fd, false, &id.local, &six) || !letter_near(&id)))
 		return;
 	key = key_of(id.local.port);
 	for (size_t i = 0; i < BARE_WAYS; i++) {
@@ -84,7 +91,9 @@ void bare_count(int listener, int fd, const struct address *peer)
 		if (!table_there(&been[((const char *)b - (const char *)t) / TABLE_PAGE], b))
 			return;
 		if (__atomic_load_n(&b->key, __ATOMIC_ACQUIRE) == key ||
-		    __atomic_compare_exchange_n(&b->key, &has, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) || has == key) {
+			__atomic_compare_exchange_n(
+				&b->key, &has, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+			has == key) {
 			__atomic_fetch_add(&b->count, 1, __ATOMIC_RELAXED);
 			return;
 		}

@@ -27,7 +27,8 @@ struct birth {
 	uint32_t options;  /* that were set, and that the connection is to have: options.c */
 	uint32_t on;	   /* of these: those that were set to a value other than 0 */
 	uint64_t on_of;	   /* the cookie of a listener that others have, too, of which on was read; 0: none */
-	uint32_t begun;	   /* coarse_ms | 1 when a connect that does not wait began, which stays TCP; 0: none has */
+	/* coarse_ms | 1 when a connect that does not wait began, which stays TCP; 0: none has */
+	uint32_t begun;
 	bool listens;	   /* and accept waits, as far as was seen */
 	bool stays;	   /* connections that it accepts are to be TCP */
 };
@@ -134,13 +135,17 @@ void birth_option(int fd, uint32_t options, bool on)
 		__atomic_fetch_and(&b->on, ~options, __ATOMIC_RELAXED);
 }
 
-/* birth_options is which options a socket may have that connects, and birth_may_swap; or, if it listens, those that it accepts. */
+/*
+ * birth_options is which options a socket may have that connects, and birth_may_swap; or, if it listens,
+ * those that it accepts.
+ */
 uint32_t birth_options(int fd)
 {
 	const struct birth *b = birth_at(fd);
 
 	/* With io_uring others than we set them. */
-	if (!b || !settings.rings || !unshared(b) || (!b->cookie && (!b->listener || b->listener != cookie_of(fd))))
+	if (!b || !settings.rings || !unshared(b) ||
+		(!b->cookie && (!b->listener || b->listener != cookie_of(fd))))
 		return OPTIONS_ALL;
 	return b->options;
 }
@@ -194,7 +199,10 @@ void birth_begins(int fd, bool begins)
 		b->begun = begins ? coarse_ms() | 1 : 0;
 }
 
-/* birth_begun says whether connect is called again for such a one, as programs do that want to know how it went. */
+/*
+ * birth_begun says whether connect is called again for such a one, as programs do that want to know how it
+ * went.
+ */
 bool birth_begun(int fd)
 {
 	const struct birth *b = birth_at(fd);
@@ -203,14 +211,16 @@ bool birth_begun(int fd)
 }
 
 /*
- * birth_place says whether something else can take the place of a descriptor: a limit that has come down since may be below it, and a filter of system calls
- * may refuse dup3. Were that seen afterwards the connection would be lost.
+ * birth_place says whether something else can take the place of a descriptor: a limit that has come down
+ * since may be below it, and a filter of system calls may refuse dup3. Were that seen afterwards the
+ * connection would be lost.
  */
 bool birth_place(int fd)
 {
 	struct rlimit64 most = {0};
 
-	return SYS(dup3, fd, fd, 0) == -EINVAL && SYS(prlimit64, 0, RLIMIT_NOFILE, NULL, &most) == 0 && (uint64_t)fd < most.rlim_cur;
+	return SYS(dup3, fd, fd, 0) == -EINVAL && SYS(prlimit64, 0, RLIMIT_NOFILE, NULL, &most) == 0 &&
+		(uint64_t)fd < most.rlim_cur;
 }
 
 /* birth_registration returns the one registration with epoll that the socket has. False: it has none. */
@@ -239,7 +249,8 @@ static bool digits(const char **p, unsigned base, uint64_t *v)
 	}
 }
 
-#define REGISTRATIONS 8192 /* bytes that are read of the kernel's list of an instance: some hundred registrations */
+#define REGISTRATIONS                                                                                        \
+	8192 /* bytes that are read of the kernel's list of an instance: some hundred registrations */
 #define PRIVATE (EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE)
 
 /*
@@ -318,7 +329,10 @@ EXPORT int socket(int domain, int type, int protocol)
 	long fd = SYS(socket, domain, type, protocol);
 
 	if (settings.on && !guard_on() && fd >= 0)
-		birth((int)fd, (domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM && (protocol == 0 || protocol == IPPROTO_TCP), 0);
+		birth((int)fd,
+			(domain == AF_INET || domain == AF_INET6) && (type & 0xf) == SOCK_STREAM &&
+				(protocol == 0 || protocol == IPPROTO_TCP),
+			0);
 	return (int)sys_return(fd);
 }
 

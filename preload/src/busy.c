@@ -33,8 +33,9 @@ struct member {
 };
 
 /*
- * The rings of an epoll instance that are looked at. The thread that waits takes members out, others at most change them. A handler of a signal may leave a call by
- * longjmp while it has the lock, and a process may be forked meanwhile: so a member comes and goes with one store, and stays where it is.
+ * The rings of an epoll instance that are looked at. The thread that waits takes members out, others at most
+ * change them. A handler of a signal may leave a call by longjmp while it has the lock, and a process may be
+ * forked meanwhile: so a member comes and goes with one store, and stays where it is.
  */
 struct busy {
 	uint64_t lock;	 /* calls.c */
@@ -65,7 +66,10 @@ static void unlock(struct busy *b)
 	thread_unlock(&b->lock);
 }
 
-/* take_out frees the place of a member. A call that is left between its two steps keeps the memory of the ring. */
+/*
+ * take_out frees the place of a member. A call that is left between its two steps keeps the memory of the
+ * ring.
+ */
 static void take_out(struct member *m)
 {
 	struct ring *r = m->ring;
@@ -103,7 +107,8 @@ static struct member *find(struct busy *b, int epfd, int fd, const struct ring *
 }
 
 /* add makes a ring a member. serial: 0 is an instance that is none of ours. */
-static bool add(int epfd, uint32_t serial, int fd, struct ring *r, const struct epoll_event *ev, uint64_t told)
+static bool add(
+	int epfd, uint32_t serial, int fd, struct ring *r, const struct epoll_event *ev, uint64_t told)
 {
 	struct busy *b = serial ? &busies[epfd] : &strays;
 	struct member *m;
@@ -126,7 +131,8 @@ static bool add(int epfd, uint32_t serial, int fd, struct ring *r, const struct 
 	if (i < MOST) {
 		m = &b->members[i];
 		m->ring = NULL;
-		*m = (struct member){.told = told, .data = ev->data.u64, .events = ev->events, .fd = fd, .epfd = epfd};
+		*m = (struct member){
+			.told = told, .data = ev->data.u64, .events = ev->events, .fd = fd, .epfd = epfd};
 		ring_ref(r);
 		if (serial)
 			r->epfd = epfd;
@@ -141,10 +147,14 @@ static bool add(int epfd, uint32_t serial, int fd, struct ring *r, const struct 
 	return m != NULL;
 }
 
-/* polls says whether this thread is the only one that has polled a descriptor, and nothing else could wait for it. */
+/*
+ * polls says whether this thread is the only one that has polled a descriptor, and nothing else could wait
+ * for it.
+ */
 static bool polls(const struct end *e)
 {
-	return __atomic_load_n(&e->loop, __ATOMIC_SEQ_CST) == (LOOP_POLLS | ring_thread()) && e->generation == births_generation();
+	return __atomic_load_n(&e->loop, __ATOMIC_SEQ_CST) == (LOOP_POLLS | ring_thread()) &&
+		e->generation == births_generation();
 }
 
 static bool same_processor(const struct ring *r)
@@ -173,19 +183,25 @@ void busy_drained(const struct end *e, struct ring *r, int fd)
 	bool polled = polls(e);
 	int epfd = -1;
 
-	if ((pub & PUB_LOOK) || !(pub & PUB_ARMED) || (pub & PUB_LEFT) || used(r, pub) != 0 || outstanding(r, pub) != 0 || r->side->edges ||
-	    __atomic_load_n(&r->users, __ATOMIC_SEQ_CST) != 1)
+	if ((pub & PUB_LOOK) || !(pub & PUB_ARMED) || (pub & PUB_LEFT) || used(r, pub) != 0 ||
+		outstanding(r, pub) != 0 || r->side->edges ||
+		__atomic_load_n(&r->users, __ATOMIC_SEQ_CST) != 1)
 		return;
 	if (!polled) {
 		epfd = epoll_registered(e, fd, &ev, &serial);
-		if (epfd < 0 || !(ev.events & (EPOLLIN | EPOLLRDNORM)) || !add(epfd, serial, fd, r, &ev, pub & PUB_HEAD))
+		if (epfd < 0 || !(ev.events & (EPOLLIN | EPOLLRDNORM)) ||
+			!add(epfd, serial, fd, r, &ev, pub & PUB_HEAD))
 			return;
 	}
 	while (code < 15 && 1ull << code <= r->size / 2)
 		code++;
 	r->busy = 1;
-	/* Others that are about to sleep say so before they have tokens sent again, and we look after we have had them left out. */
-	if (pub_swap(r, &pub, pub | code << PUB_LOOK_SHIFT) && (polled ? !polls(e) : epoll_registered(e, fd, &ev, &serial) != epfd))
+	/*
+	 * Others that are about to sleep say so before they have tokens sent again, and we look after we have
+	 * had them left out.
+	 */
+	if (pub_swap(r, &pub, pub | code << PUB_LOOK_SHIFT) &&
+		(polled ? !polls(e) : epoll_registered(e, fd, &ev, &serial) != epfd))
 		busy_cool(r);
 }
 
@@ -206,7 +222,10 @@ bool busy_cool(struct ring *r)
 	return false;
 }
 
-/* busy_shown is for a descriptor that something else than its instance is about to wait for. It says whether that need not wait. */
+/*
+ * busy_shown is for a descriptor that something else than its instance is about to wait for. It says
+ * whether that need not wait.
+ */
 bool busy_shown(int fd)
 {
 	struct end *e = end_at(fd);
@@ -224,8 +243,9 @@ bool busy_shown(int fd)
 }
 
 /*
- * busy_polled is busy_shown for a descriptor that this thread is about to poll. True: its ring is looked at and stays so, as no other has had the descriptor, and looks
- * says that it may. Else *there is set if poll need not wait.
+ * busy_polled is busy_shown for a descriptor that this thread is about to poll. True: its ring is looked at
+ * and stays so, as no other has had the descriptor, and looks says that it may. Else *there is set if poll
+ * need not wait.
  */
 bool busy_polled(int fd, bool looks, bool *there)
 {
@@ -235,7 +255,8 @@ bool busy_polled(int fd, bool looks, bool *there)
 
 	if (!e)
 		return false;
-	if (!__atomic_compare_exchange_n(&e->loop, &none, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && none != me) {
+	if (!__atomic_compare_exchange_n(&e->loop, &none, me, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) &&
+		none != me) {
 		*there |= busy_shown(fd);
 		return false;
 	}
@@ -248,7 +269,10 @@ bool busy_polled(int fd, bool looks, bool *there)
 	return looks;
 }
 
-/* busy_beneath says whether the writer of a descriptor's ring last ran where this thread does, so that to look keeps it from writing. */
+/*
+ * busy_beneath says whether the writer of a descriptor's ring last ran where this thread does, so that to
+ * look keeps it from writing.
+ */
 bool busy_beneath(int fd)
 {
 	struct end *e = end_at(fd);
@@ -285,7 +309,8 @@ bool busy_instance(int epfd, uint32_t serial)
 	if (b->serial != serial || b->n == 0 || !lock(b))
 		return false;
 	for (uint32_t i = 0; i < b->n; i++)
-		there |= b->members[i].ring && busy_cool(b->members[i].ring) && (b->members[i].events & (EPOLLIN | EPOLLRDNORM));
+		there |= b->members[i].ring && busy_cool(b->members[i].ring) &&
+			(b->members[i].events & (EPOLLIN | EPOLLRDNORM));
 	unlock(b);
 	return there;
 }
@@ -298,7 +323,9 @@ void busy_control(struct end *e, uint32_t serial, int epfd, int op, int fd, cons
 	if (op == EPOLL_CTL_ADD) {
 		uint32_t none = 0;
 
-		if (!__atomic_compare_exchange_n(&e->loop, &none, serial ? serial : LOOP_OTHERS, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && none != serial)
+		if (!__atomic_compare_exchange_n(&e->loop, &none, serial ? serial : LOOP_OTHERS, false,
+			    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) &&
+			none != serial)
 			__atomic_store_n(&e->loop, LOOP_OTHERS, __ATOMIC_SEQ_CST);
 	}
 	if (!__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) || !ring_enter(&e->in, &r))
@@ -311,7 +338,8 @@ void busy_control(struct end *e, uint32_t serial, int epfd, int op, int fd, cons
 		/* The kernel tells of it by itself if it has a token. */
 		if (ev)
 			add(epfd, serial, fd, r, ev, outstanding(r, pub) ? pub & PUB_HEAD : ~0ull);
-	} else if (r->member) { /* also one that is looked at no more: it would tell of the registration as that was */
+	} else if (r->member) {
+		/* also one that is looked at no more: it would tell of the registration as that was */
 		struct busy *b = serial ? &busies[epfd] : &strays;
 		struct member *m;
 
@@ -326,8 +354,9 @@ void busy_control(struct end *e, uint32_t serial, int epfd, int op, int fd, cons
 }
 
 /*
- * busy_registered is busy_control for an end with a registration that its socket had before it was connected. Without it a thread that polls the end, too, would have
- * bytes come without a token, of which the instance never told. Nobody looks into the rings of one with edges: its bytes have tokens, each of which is an edge.
+ * busy_registered is busy_control for an end with a registration that its socket had before it was connected.
+ * Without it a thread that polls the end, too, would have bytes come without a token, of which the instance
+ * never told. Nobody looks into the rings of one with edges: its bytes have tokens, each of which is an edge.
  */
 void busy_registered(int epfd, int fd, const struct epoll_event *ev)
 {
@@ -341,8 +370,9 @@ void busy_registered(int epfd, int fd, const struct epoll_event *ev)
 }
 
 /*
- * busy_inherited has another instance tell of the rings of one that has bytes of which the kernel does not know: a copy of it (ev is NULL), or one with which it is
- * registered. serial: of that, 0 if it is none of ours.
+ * busy_inherited has another instance tell of the rings of one that has bytes of which the kernel does not
+ * know: a copy of it (ev is NULL), or one with which it is registered. serial: of that, 0 if it is none of
+ * ours.
  */
 void busy_inherited(int from, int epfd, uint32_t serial, const struct epoll_event *ev)
 {
@@ -354,7 +384,8 @@ void busy_inherited(int from, int epfd, uint32_t serial, const struct epoll_even
 		return;
 	for (uint32_t i = 0; i < b->n; i++)
 		/* An instance is readable for those of its events that are there, whatever else is. */
-		if (b->members[i].ring && busy_cool(b->members[i].ring) && (ev ? b->members[i].events & (EPOLLIN | EPOLLRDNORM) : b->members[i].events)) {
+		if (b->members[i].ring && busy_cool(b->members[i].ring) &&
+			(ev ? b->members[i].events & (EPOLLIN | EPOLLRDNORM) : b->members[i].events)) {
 			there[n] = b->members[i];
 			ring_ref(there[n++].ring);
 		}
@@ -414,7 +445,10 @@ static void compact(struct busy *b)
 		__atomic_store_n(&stray, n, __ATOMIC_SEQ_CST);
 }
 
-/* busy_dropped is for a descriptor that is about to be closed, or another one's. Bytes that come from then on find nobody, as their token says. */
+/*
+ * busy_dropped is for a descriptor that is about to be closed, or another one's. Bytes that come from then
+ * on find nobody, as their token says.
+ */
 void busy_dropped(int fd, struct ring *r)
 {
 	busy_cool(r);
@@ -434,8 +468,9 @@ void busy_dropped(int fd, struct ring *r)
 }
 
 /*
- * busy_again has instances with edges tell once more of the bytes in the ring of a descriptor: something has happened to that, of which the kernel tells, and it does not
- * know of the bytes. events: to those that are registered for one of them; 0 is all.
+ * busy_again has instances with edges tell once more of the bytes in the ring of a descriptor: something has
+ * happened to that, of which the kernel tells, and it does not know of the bytes. events: to those that are
+ * registered for one of them; 0 is all.
  */
 void busy_again(int fd, uint32_t events)
 {
@@ -450,7 +485,8 @@ void busy_again(int fd, uint32_t events)
 		if (b->n == 0 || !lock(b))
 			continue;
 		for (uint32_t k = 0; k < b->n; k++)
-			if (b->members[k].fd == fd && b->members[k].ring == r && (!events || (b->members[k].events & events)))
+			if (b->members[k].fd == fd && b->members[k].ring == r &&
+				(!events || (b->members[k].events & events)))
 				b->members[k].told = ~0ull;
 		unlock(b);
 	}
@@ -472,7 +508,8 @@ uint32_t busy_writable(int fd, uint32_t wanted)
 }
 
 /*
- * collect makes events of the members that are ready. cools: no ring is looked at any more. sole: this is the thread that may take members out.
+ * collect makes events of the members that are ready. cools: no ring is looked at any more. sole: this is the
+ * thread that may take members out.
  */
 static int collect(struct busy *b, int epfd, struct epoll_event *events, int max, bool cools, bool sole)
 {
@@ -535,7 +572,8 @@ static int merge(struct epoll_event *events, int n, int k)
 }
 
 /* ask asks the kernel, and adds its events to n of ours. Below 0: its error, where there are none. */
-static int ask(struct busy *b, int epfd, struct epoll_event *events, int n, int max, const sigset_t *mask, uint64_t now)
+static int ask(struct busy *b, int epfd, struct epoll_event *events, int n, int max, const sigset_t *mask,
+	uint64_t now)
 {
 	int k = (int)SYS(epoll_pwait, epfd, events + n, max - n, 0, mask, 8);
 
@@ -548,8 +586,8 @@ static int ask(struct busy *b, int epfd, struct epoll_event *events, int n, int 
 }
 
 /*
- * busy_due says whether the kernel is to be asked for the events of an instance that has others already: where it has rings that are looked at, and was asked just
- * now, it need not be. True: it is about to be.
+ * busy_due says whether the kernel is to be asked for the events of an instance that has others already:
+ * where it has rings that are looked at, and was asked just now, it need not be. True: it is about to be.
  */
 bool busy_due(int epfd, uint32_t serial)
 {
@@ -576,11 +614,15 @@ static bool may_look(struct busy *b)
 	return true;
 }
 
-/* any_writes says whether an instance would tell that there is room, of which the kernel is to be asked before a look. */
+/*
+ * any_writes says whether an instance would tell that there is room, of which the kernel is to be asked
+ * before a look.
+ */
 static bool any_writes(const struct busy *b)
 {
 	for (uint32_t i = 0; i < b->n; i++)
-		if (b->members[i].ring && (b->members[i].events & (EPOLLOUT | EPOLLWRNORM)) && !(b->members[i].events & EPOLLET))
+		if (b->members[i].ring && (b->members[i].events & (EPOLLOUT | EPOLLWRNORM)) &&
+			!(b->members[i].events & EPOLLET))
 			return true;
 	return false;
 }
@@ -594,9 +636,10 @@ static bool any_ready(const struct busy *b)
 }
 
 /*
- * gathers says whether a look that the kernel has ended counts neither way. A loop that has slept looks into the rings alone that it has read since. Where it has many, the
- * next bytes are in another one, which is looked at from then on. Without this a loop that has slept once would sleep each time: by the turn of the one ring that it looks
- * into, the look is over.
+ * gathers says whether a look that the kernel has ended counts neither way. A loop that has slept looks into
+ * the rings alone that it has read since. Where it has many, the next bytes are in another one, which is
+ * looked at from then on. Without this a loop that has slept once would sleep each time: by the turn of the
+ * one ring that it looks into, the look is over.
  */
 static bool gathers(struct busy *b)
 {
@@ -616,7 +659,8 @@ static bool gathers(struct busy *b)
 }
 
 /* look looks for a while whether something comes. *n: events of the kernel, or its error. */
-static bool look(struct busy *b, int epfd, struct epoll_event *events, int max, const sigset_t *mask, uint64_t begin, int *n)
+static bool look(struct busy *b, int epfd, struct epoll_event *events, int max, const sigset_t *mask,
+	uint64_t begin, int *n)
 {
 	uint64_t patience = b->gathers ? ASK_FIRST_NSEC : ASK_NSEC;
 	struct glance g;
@@ -635,8 +679,12 @@ static bool look(struct busy *b, int epfd, struct epoll_event *events, int max, 
 	else if (*n >= 0) /* an event of the kernel would have come earlier without the look */
 		luck_paid(&b->luck, paid, SELDOM);
 	b->gathers &= !paid;
-	/* What is there is told of before a signal is, as by the kernel: the signal of O_ASYNC comes after its bytes. */
-	if (glance_over(&g, paid || *n) && !(paid = any_ready(b)) && (*n = ask(b, epfd, events, 0, max, mask, g.now)) == 0)
+	/*
+	 * What is there is told of before a signal is, as by the kernel: the signal of O_ASYNC comes after its
+	 * bytes.
+	 */
+	if (glance_over(&g, paid || *n) && !(paid = any_ready(b)) &&
+		(*n = ask(b, epfd, events, 0, max, mask, g.now)) == 0)
 		*n = -EINTR;
 	return paid;
 }
@@ -645,7 +693,8 @@ static bool look(struct busy *b, int epfd, struct epoll_event *events, int max, 
  * busy_wait is epoll_wait as far as that need not sleep: it returns a number of events, an error of
  * the kernel below 0, or BUSY_SLEEP. waits: whether the program would wait.
  */
-int busy_wait(int epfd, uint32_t serial, bool sole, struct epoll_event *events, int max, bool waits, const sigset_t *mask)
+int busy_wait(int epfd, uint32_t serial, bool sole, struct epoll_event *events, int max, bool waits,
+	const sigset_t *mask)
 {
 	struct busy *b = serial ? &busies[epfd] : &strays;
 	uint64_t now;

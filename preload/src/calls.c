@@ -7,7 +7,8 @@
  *
  * A call of which nobody knows whether it is over is taken for one that a handler has interrupted.
  *
- * Locks that threads of one process have for a moment are no such calls, as they are taken in the middle of others. They have their owner's place on the stack in themselves.
+ * Locks that threads of one process have for a moment are no such calls, as they are taken in the middle of
+ * others. They have their owner's place on the stack in themselves.
  */
 #include "ring.h"
 
@@ -140,7 +141,10 @@ void call_over(const struct ring *r, const uint32_t *gate, uintptr_t frame)
 	}
 }
 
-/* call_has says whether a call of this thread, beneath a handler of a signal that we are in, has passed a gate. */
+/*
+ * call_has says whether a call of this thread, beneath a handler of a signal that we are in, has passed a
+ * gate.
+ */
 bool call_has(const uint32_t *gate)
 {
 	for (uint32_t i = calls_depth; i-- > 0;)
@@ -169,11 +173,15 @@ static bool hex(const char **p, const char *end, uintptr_t *v)
 	return true;
 }
 
-/* is_stack says whether a line of /proc/self/maps is the stack that the kernel or libc has given this thread, with both addresses in it. */
+/*
+ * is_stack says whether a line of /proc/self/maps is the stack that the kernel or libc has given this
+ * thread, with both addresses in it.
+ */
 static bool is_stack(const char *line, const char *end, uintptr_t a, uintptr_t b)
 {
 	static const char name[] = "[stack]";
-	uintptr_t from, to, self = (uintptr_t)&calls_depth; /* libc keeps a thread's own variables above its stack */
+	uintptr_t from, to,
+		self = (uintptr_t)&calls_depth; /* libc keeps a thread's own variables above its stack */
 
 	if (!hex(&line, end, &from) || line >= end || *line++ != '-' || !hex(&line, end, &to))
 		return false;
@@ -181,10 +189,14 @@ static bool is_stack(const char *line, const char *end, uintptr_t a, uintptr_t b
 		return false;
 	if (self >= from && self < to)
 		return true;
-	return (size_t)(end - line) >= sizeof(name) - 1 && memcmp(end - (sizeof(name) - 1), name, sizeof(name) - 1) == 0;
+	return (size_t)(end - line) >= sizeof(name) - 1 &&
+		memcmp(end - (sizeof(name) - 1), name, sizeof(name) - 1) == 0;
 }
 
-/* same_stack is false also where a program has made a stack by itself: then whether one address is above another means nothing. */
+/*
+ * same_stack is false also where a program has made a stack by itself: then whether one address is above
+ * another means nothing.
+ */
 static bool same_stack(uintptr_t a, uintptr_t b)
 {
 	char text[512]; /* handlers may run on small stacks */
@@ -220,7 +232,10 @@ static bool on_other_stack(void)
 	return SYS(sigaltstack, NULL, &s) != 0 || (s.ss_flags & SS_ONSTACK);
 }
 
-/* handler_runs says whether this may be a handler: its signal is kept out meanwhile, unless it was made otherwise. */
+/*
+ * handler_runs says whether this may be a handler: its signal is kept out meanwhile, unless it was made
+ * otherwise.
+ */
 static bool handler_runs(void)
 {
 	uint64_t blocked = ~0ull;
@@ -229,7 +244,8 @@ static bool handler_runs(void)
 	for (int sig = 1; sig <= 64; sig++) {
 		struct kernel_action action = {0};
 
-		if (SYS(rt_sigaction, sig, NULL, &action, sizeof(blocked)) != 0 || action.handler <= (uintptr_t)SIG_IGN)
+		if (SYS(rt_sigaction, sig, NULL, &action, sizeof(blocked)) != 0 ||
+			action.handler <= (uintptr_t)SIG_IGN)
 			continue;
 		if ((action.flags & SA_NODEFER) || (blocked & 1ull << (sig - 1)))
 			return true;
@@ -261,7 +277,10 @@ void calls_bury(uintptr_t frame)
 #define LOCK_TURNS 100000
 #define LOCK_LOOKS 64 /* turns between two looks whether the owner is there */
 
-/* lock_left says whether a call of this thread that has a lock was left. low is the lower half of its place on the stack, which is nearer than that is large. */
+/*
+ * lock_left says whether a call of this thread that has a lock was left. low is the lower half of its place
+ * on the stack, which is nearer than that is large.
+ */
 static bool lock_left(uint32_t low, uintptr_t frame)
 {
 	uint32_t none = 0;
@@ -271,9 +290,10 @@ static bool lock_left(uint32_t low, uintptr_t frame)
 }
 
 /*
- * thread_lock_from takes a lock that is held for short, by threads of this process: a word that has its owner and its owner's place on the stack. It takes one that was left by
- * longjmp, or whose owner is no thread of this process: it has ended, or we were forked away from it. What such a lock guards is right after each step.
- * False: this is a handler of a signal that has interrupted the owner, or the owner does not go on.
+ * thread_lock_from takes a lock that is held for short, by threads of this process: a word that has its owner
+ * and its owner's place on the stack. It takes one that was left by longjmp, or whose owner is no thread of
+ * this process: it has ended, or we were forked away from it. What such a lock guards is right after each
+ * step. False: this is a handler of a signal that has interrupted the owner, or the owner does not go on.
  */
 bool thread_lock_from(uint64_t *lock, uintptr_t frame)
 {
@@ -305,7 +325,10 @@ void thread_unlock(uint64_t *lock)
 	__atomic_store_n(lock, 0, __ATOMIC_SEQ_CST);
 }
 
-/* thread_ends ends the calls in which a thread was cancelled, or was when a handler called pthread_exit: libc has unwound its stack. */
+/*
+ * thread_ends ends the calls in which a thread was cancelled, or was when a handler called pthread_exit:
+ * libc has unwound its stack.
+ */
 static void thread_ends(void *depth)
 {
 	(void)depth;
@@ -317,7 +340,8 @@ static void thread_ends(void *depth)
 /* calls_start is for before main. */
 void calls_start(void)
 {
-	if (!next.pthread_key_create || !next.pthread_setspecific || next.pthread_key_create(&ends, thread_ends) != 0)
+	if (!next.pthread_key_create || !next.pthread_setspecific ||
+		next.pthread_key_create(&ends, thread_ends) != 0)
 		return;
 	has_ends = ends < KEYS_WITHOUT_MEMORY;
 }

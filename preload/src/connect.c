@@ -1,7 +1,7 @@
 /*
  * connect: where the destination is a program of this machine that runs like us, its supervisor is
- * given one end of a new pair before TCP connects, or our end is connected to a letterbox of its; and our end takes the place of the
- * connected socket. TCP makes the connection all the same: the listener sees it come.
+ * given one end of a new pair before TCP connects, or our end is connected to a letterbox of its; and our end
+ * takes the place of the connected socket. TCP makes the connection all the same: the listener sees it come.
  *
  * Until the supervisor has said yes nothing has happened. Afterwards there are two outcomes, and both
  * sides agree on them: our end of the pair is in place, or the offer was cancelled before the
@@ -50,7 +50,8 @@ static bool covers(const struct address *listener, const struct address *to)
  * announced finds the supervisor of the listener at an address of this network namespace. *sure: it
  * takes every connection there, and need not be asked.
  */
-static bool announced(int fd, const struct address *to, char path[static sizeof(settings.socket)], uint64_t *in, bool *sure)
+static bool announced(
+	int fd, const struct address *to, char path[static sizeof(settings.socket)], uint64_t *in, bool *sure)
 {
 	static const char digits[] = "0123456789abcdef";
 	char link[sizeof(settings.socket) + 32];
@@ -96,7 +97,10 @@ static bool announced(int fd, const struct address *to, char path[static sizeof(
 	return *sure;
 }
 
-/* connect_announced says whether programs may move connections to a listener at an address of its own, which some supervisor knows. */
+/*
+ * connect_announced says whether programs may move connections to a listener at an address of its own,
+ * which some supervisor knows.
+ */
 bool connect_announced(int fd, const struct address *server)
 {
 	char path[sizeof(settings.socket)];
@@ -140,8 +144,8 @@ static bool source(const struct address *to, bool ipv6, struct address *from)
 }
 
 /*
- * attempt_local makes sure that the socket's own address is known before it connects. One that was connected before says that it has the port that it had then, and
- * gets another one.
+ * attempt_local makes sure that the socket's own address is known before it connects. One that was connected
+ * before says that it has the port that it had then, and gets another one.
  */
 static bool attempt_local(struct attempt *a, int fd, const struct address *from)
 {
@@ -183,7 +187,10 @@ static void attempt_drop(struct attempt *a)
 	a->sock = a->other = a->end = a->memory = -1;
 }
 
-/* prepare_options gives our end the options that the program has set on the socket, and the receivers of its signals. */
+/*
+ * prepare_options gives our end the options that the program has set on the socket, and the receivers of
+ * its signals.
+ */
 static void prepare_options(struct attempt *a, int fd)
 {
 	uint32_t which = birth_options(fd);
@@ -193,7 +200,10 @@ static void prepare_options(struct attempt *a, int fd)
 	owner_copy(fd, a->end, which);
 }
 
-/* prepare gives our end its name, and all that the program has set on the socket, before anybody waits for it. False: that is not possible. */
+/*
+ * prepare gives our end its name, and all that the program has set on the socket, before anybody waits for
+ * it. False: that is not possible.
+ */
 static bool prepare(struct attempt *a, int fd)
 {
 	a->status = SYS(fcntl, fd, F_GETFL);
@@ -204,10 +214,14 @@ static bool prepare(struct attempt *a, int fd)
 	return a->status >= 0 && a->flags >= 0; /* not if a filter of system calls forbids it */
 }
 
-/* status gives our end the status of the socket. has: the status that it has by now. O_ASYNC comes when it has its number, which is in the signals. */
+/*
+ * status gives our end the status of the socket. has: the status that it has by now. O_ASYNC comes when it
+ * has its number, which is in the signals.
+ */
 static bool status(const struct attempt *a, int has)
 {
-	return (a->status & ~(O_ACCMODE | O_ASYNC)) == has || SYS(fcntl, a->end, F_SETFL, a->status & ~O_ASYNC) == 0;
+	return (a->status & ~(O_ACCMODE | O_ASYNC)) == has ||
+		SYS(fcntl, a->end, F_SETFL, a->status & ~O_ASYNC) == 0;
 }
 
 static void fill(const struct attempt *a, struct message *m, uint64_t netns)
@@ -266,7 +280,10 @@ static bool attempt_ask(struct attempt *a, int fd, uint64_t netns)
 	return false;
 }
 
-/* attempt_begin offers an end of a pair to the supervisor of the destination. False: TCP, nothing has happened. */
+/*
+ * attempt_begin offers an end of a pair to the supervisor of the destination. False: TCP, nothing has
+ * happened.
+ */
 static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, socklen_t len)
 {
 	struct address from;
@@ -276,8 +293,8 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 	a->sock = a->end = a->other = a->memory = -1;
 	a->netns = 0;
 	a->announced = a->admitted = a->alone = false;
-	if (!settings.on || guard_on() || birth_begun(fd) || !address_parse(sa, len, &a->id.peer) || a->id.peer.port == 0 ||
-	    admission_known(&a->id.peer) || !birth_may_swap(fd) || birth_told(fd))
+	if (!settings.on || guard_on() || birth_begun(fd) || !address_parse(sa, len, &a->id.peer) ||
+		a->id.peer.port == 0 || admission_known(&a->id.peer) || !birth_may_swap(fd) || birth_told(fd))
 		return false;
 	if (address_is_any(&a->id.peer)) {
 		if (a->id.peer.ip[10] == 0xff)
@@ -294,12 +311,14 @@ static bool attempt_begin(struct attempt *a, int fd, const struct sockaddr *sa, 
 		return false;
 	a->admitted = true;
 	if (!source(&a->id.peer, a->id.ipv6, &from)) {
-		a->announced = false; /* a listener here has the same port, at all addresses; the server is elsewhere */
+		/* a listener here has the same port, at all addresses; the server is elsewhere */
+		a->announced = false;
 		return false;
 	}
 	if (unseen_registration(fd) || !attempt_local(a, fd, &from) || !birth_place(fd))
 		return false;
-	return (sure && letter_possible(a->path, &a->id) && attempt_letter(a, fd, netns)) || attempt_ask(a, fd, netns);
+	return (sure && letter_possible(a->path, &a->id) && attempt_letter(a, fd, netns)) ||
+		attempt_ask(a, fd, netns);
 }
 
 static bool established(const struct attempt *a, int fd)
@@ -309,8 +328,9 @@ static bool established(const struct attempt *a, int fd)
 	socklen_t len = sizeof(info);
 	bool six;
 
-	return SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_ESTABLISHED &&
-	       address_of(fd, false, &local, &six) && address_equal(&local, &a->id.local);
+	return SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+		info.tcpi_state == TCP_ESTABLISHED && address_of(fd, false, &local, &six) &&
+		address_equal(&local, &a->id.local);
 }
 
 /* given_up says whether the other end of the pair is closed: the supervisor has gone. */
@@ -323,8 +343,8 @@ static bool given_up(int end)
 }
 
 /*
- * signal_ready sends the signal of a socket with O_ASYNC that has something to read, or an end, as the kernel would: as its own to this process, and without details
- * to others. The kernel knows of none at that moment.
+ * signal_ready sends the signal of a socket with O_ASYNC that has something to read, or an end, as the kernel
+ * would: as its own to this process, and without details to others. The kernel knows of none at that moment.
  */
 void signal_ready(int fd)
 {
@@ -342,11 +362,15 @@ void signal_ready(int fd)
 	info.si_fd = fd;
 	if (owner.type == F_OWNER_TID && SYS(rt_tgsigqueueinfo, self, owner.pid, info.si_signo, &info) == 0)
 		return;
-	if (owner.type != F_OWNER_PID || owner.pid != self || SYS(rt_sigqueueinfo, self, info.si_signo, &info) != 0)
+	if (owner.type != F_OWNER_PID || owner.pid != self ||
+		SYS(rt_sigqueueinfo, self, info.si_signo, &info) != 0)
 		SYS(kill, owner.type == F_OWNER_PGRP ? -owner.pid : owner.pid, info.si_signo);
 }
 
-/* signal_on has our end send signals, if the socket did: the kernel knows its number from now on. An event that has come before is told here. */
+/*
+ * signal_on has our end send signals, if the socket did: the kernel knows its number from now on. An event
+ * that has come before is told here.
+ */
 static void signal_on(const struct attempt *a, int fd)
 {
 	if ((a->status & O_ASYNC) && SYS(fcntl, fd, F_SETFL, a->status) == 0)
@@ -361,7 +385,10 @@ static void swap(struct attempt *a, int fd)
 	bool registered = birth_registration(fd, &epfd, &event);
 	long r;
 
-	/* A letter has a copy of the socket, with which signals and the registration would live on, and tell of its own end. */
+	/*
+	 * A letter has a copy of the socket, with which signals and the registration would live on, and tell of
+	 * its own end.
+	 */
 	if (a->status & O_ASYNC)
 		SYS(fcntl, fd, F_SETFL, a->status & ~O_ASYNC);
 	if (registered) {
@@ -393,7 +420,10 @@ static void swap(struct attempt *a, int fd)
 /* attempt_letter_end is attempt_end where a letter was sent. */
 static bool attempt_letter_end(struct attempt *a, int fd, bool connected)
 {
-	/* It is given up by a supervisor that has died, or did not like the letter; and by a server that has closed it already. */
+	/*
+	 * It is given up by a supervisor that has died, or did not like the letter; and by a server that has
+	 * closed it already.
+	 */
 	if (((connected || established(a, fd)) && !given_up(a->end)) || !letter_withdraw(fd))
 		return true;
 	letter_unmark(fd, a->maxseg);
@@ -401,7 +431,10 @@ static bool attempt_letter_end(struct attempt *a, int fd, bool connected)
 	return false;
 }
 
-/* attempt_cancel cancels an offer. STATUS_CLAIMED: the server has the other end already. STATUS_LOST: the supervisor did not say. */
+/*
+ * attempt_cancel cancels an offer. STATUS_CLAIMED: the server has the other end already. STATUS_LOST: the
+ * supervisor did not say.
+ */
 static enum status attempt_cancel(struct attempt *a)
 {
 	struct message m;
@@ -411,8 +444,9 @@ static enum status attempt_cancel(struct attempt *a)
 }
 
 /*
- * attempt_connected gives the supervisor the socket of a connection that was made. False: it stays TCP. Where the socket cannot be sent, as the user has as many
- * descriptors on their way as it may, the offer would end with the conversation, and the connection with it: so it is cancelled.
+ * attempt_connected gives the supervisor the socket of a connection that was made. False: it stays TCP. Where
+ * the socket cannot be sent, as the user has as many descriptors on their way as it may, the offer would end
+ * with the conversation, and the connection with it: so it is cancelled.
  */
 static bool attempt_connected(struct attempt *a, int fd)
 {
@@ -439,7 +473,8 @@ static bool attempt_end(struct attempt *a, int fd, bool connected)
 	} else if (connected || established(a, fd)) {
 		moved = attempt_connected(a, fd);
 	} else {
-		moved = attempt_cancel(a) == STATUS_CLAIMED; /* not yet, or not at all; or the server was so fast that TCP is closed again */
+		/* not yet, or not at all; or the server was so fast that TCP is closed again */
+		moved = attempt_cancel(a) == STATUS_CLAIMED;
 	}
 	if (moved) {
 		options_acknowledge(fd, birth_options(fd));
@@ -477,7 +512,8 @@ static int disconnected(bool ipv6)
 	if (ipv6)
 		loopback = (struct address){.ip = {[15] = 1}};
 	len = address_format(&loopback, ipv6, &ss);
-	if (tcp >= 0 && to >= 0 && SYS(bind, to, &ss, len) == 0 && SYS(listen, to, 0) == 0 && address_of(to, false, &loopback, &six)) {
+	if (tcp >= 0 && to >= 0 && SYS(bind, to, &ss, len) == 0 && SYS(listen, to, 0) == 0 &&
+		address_of(to, false, &loopback, &six)) {
 		len = address_format(&loopback, ipv6, &ss);
 		SYS(connect, tcp, &ss, len);
 		SYS(connect, tcp, &nothing, sizeof(nothing));
@@ -488,8 +524,9 @@ static int disconnected(bool ipv6)
 }
 
 /*
- * disconnect is connect with AF_UNSPEC of an end: the peer hears of a reset, and a new TCP socket takes the place, with the options that the program has set, and
- * its registrations with epoll. It can be moved again. The result is the kernel's; -EINVAL, as a Unix socket has it, where there is no socket to be had.
+ * disconnect is connect with AF_UNSPEC of an end: the peer hears of a reset, and a new TCP socket takes the
+ * place, with the options that the program has set, and its registrations with epoll. It can be moved again.
+ * The result is the kernel's; -EINVAL, as a Unix socket has it, where there is no socket to be had.
  */
 static long disconnect(int fd, const struct identity *id)
 {
@@ -500,7 +537,8 @@ static long disconnect(int fd, const struct identity *id)
 
 	if (tcp < 0)
 		return -EINVAL;
-	if (status_of >= 0 && flags >= 0 && birth_place(fd) && SYS(fcntl, tcp, F_SETFL, status_of & ~O_ASYNC) == 0) {
+	if (status_of >= 0 && flags >= 0 && birth_place(fd) &&
+		SYS(fcntl, tcp, F_SETFL, status_of & ~O_ASYNC) == 0) {
 		options_return(fd, tcp);
 		owner_copy(fd, tcp, OPTIONS_ALL);
 		reset_mark(fd, true);
@@ -515,7 +553,8 @@ static long disconnect(int fd, const struct identity *id)
 		birth(fd, true, OPTIONS_ALL);
 		if (status_of & O_ASYNC) {
 			SYS(fcntl, fd, F_SETFL, status_of);
-			SYS(connect, fd, &nothing, sizeof(nothing)); /* the kernel sends TCP's signal, also for a socket that is not connected */
+			/* the kernel sends TCP's signal, also for a socket that is not connected */
+			SYS(connect, fd, &nothing, sizeof(nothing));
 		}
 		for (size_t i = 0; i < n; i++)
 			SYS(epoll_ctl, list[i].epfd, EPOLL_CTL_ADD, fd, &list[i].event);
@@ -527,8 +566,9 @@ static long disconnect(int fd, const struct identity *id)
 }
 
 /*
- * reach_begin asks for tokens on a socket whose server no supervisor of our user has announced, after attempt_begin. Where there is no agent that is one system call,
- * now and then: the others come when both ends have tokens.
+ * reach_begin asks for tokens on a socket whose server no supervisor of our user has announced, after
+ * attempt_begin. Where there is no agent that is one system call, now and then: the others come when both
+ * ends have tokens.
  */
 static bool reach_begin(struct attempt *a, int fd, const struct sockaddr *sa, socklen_t len)
 {
@@ -543,7 +583,8 @@ static bool reach_begin(struct attempt *a, int fd, const struct sockaddr *sa, so
 	}
 	if (!reach_possible(to) || !policy_connect(to) || birth_told(fd) || !reach_ask(fd))
 		return false;
-	if ((uid_t)SYS(geteuid) == settings.uid && (a->admitted || admission_ask(settings.socket, to, a->netns, true, &a->admission)))
+	if ((uid_t)SYS(geteuid) == settings.uid &&
+		(a->admitted || admission_ask(settings.socket, to, a->netns, true, &a->admission)))
 		return true;
 	reach_withdraw(fd);
 	return false;
@@ -559,7 +600,10 @@ static int reach_receive(void *from)
 	return end;
 }
 
-/* reach_possible_now says whether our end could take the place of the socket, which has tokens. Whatever can fail is tried before the end is asked for: it would be lost. */
+/*
+ * reach_possible_now says whether our end could take the place of the socket, which has tokens. Whatever
+ * can fail is tried before the end is asked for: it would be lost.
+ */
 static bool reach_possible_now(struct attempt *a, int fd)
 {
 	struct tcp_info info;
@@ -567,13 +611,16 @@ static bool reach_possible_now(struct attempt *a, int fd)
 
 	a->status = SYS(fcntl, fd, F_GETFL);
 	a->flags = SYS(fcntl, fd, F_GETFD);
-	return SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_ESTABLISHED && a->status >= 0 && a->flags >= 0 &&
-	       !unseen_registration(fd) && address_of(fd, false, &a->id.local, &a->id.ipv6) && birth_place(fd) && cookie_of(fd) != 0;
+	return SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+		info.tcpi_state == TCP_ESTABLISHED && a->status >= 0 && a->flags >= 0 &&
+		!unseen_registration(fd) && address_of(fd, false, &a->id.local, &a->id.ipv6) &&
+		birth_place(fd) && cookie_of(fd) != 0;
 }
 
 /*
- * reach_answer waits for the supervisor's answer. Without one in time it ends the conversation before it looks for the last time: an end that was sent is there by
- * then, or sending it fails, which the supervisor sees.
+ * reach_answer waits for the supervisor's answer. Without one in time it ends the conversation before it
+ * looks for the last time: an end that was sent is there by then, or sending it fails, which the supervisor
+ * sees.
  */
 static void reach_answer(struct attempt *a)
 {
@@ -583,7 +630,8 @@ static void reach_answer(struct attempt *a)
 
 	do {
 		int64_t left = until - supervisor_clock();
-		struct timespec patience = {.tv_sec = left > 0 ? left / 1000000000 : 0, .tv_nsec = left > 0 ? left % 1000000000 : 0};
+		struct timespec patience = {.tv_sec = left > 0 ? left / 1000000000 : 0,
+			.tv_nsec = left > 0 ? left % 1000000000 : 0};
 
 		r = SYS(ppoll, &p, 1, &patience, NULL, 0);
 	} while (r == -EINTR && supervisor_clock() < until);
@@ -649,8 +697,9 @@ static bool carry_begin(struct attempt *a, int fd, const struct sockaddr *sa, so
 {
 	bool asks;
 
-	if (!hosts_some() || !settings.on || guard_on() || a->announced || !address_parse(sa, len, &a->id.peer) || !policy_connect(&a->id.peer) ||
-	    (uid_t)SYS(geteuid) != settings.uid || !birth_may_swap(fd) || birth_told(fd))
+	if (!hosts_some() || !settings.on || guard_on() || a->announced ||
+		!address_parse(sa, len, &a->id.peer) || !policy_connect(&a->id.peer) ||
+		(uid_t)SYS(geteuid) != settings.uid || !birth_may_swap(fd) || birth_told(fd))
 		return false;
 	asks = !address_is_loopback(&a->id.peer) && hosts_ask(fd);
 	return asks || hosts_peer(&a->id.peer, a->id.peer.port);
@@ -660,11 +709,15 @@ static bool carry_begin(struct attempt *a, int fd, const struct sockaddr *sa, so
 static bool carry_end(struct attempt *a, int fd)
 {
 	a->admission = 0;
-	return hosts_state(fd) == HOSTS_FRESH && (hosts_peer(&a->id.peer, a->id.peer.port) || (hosts_both(fd) && !reach_paired(fd))) &&
-	       reach_possible_now(a, fd) && fetch(a, fd, KIND_CARRY);
+	return hosts_state(fd) == HOSTS_FRESH &&
+		(hosts_peer(&a->id.peer, a->id.peer.port) || (hosts_both(fd) && !reach_paired(fd))) &&
+		reach_possible_now(a, fd) && fetch(a, fd, KIND_CARRY);
 }
 
-/* connect_settle hands a connection to an engine for which a connect has not waited, if it has been made since. */
+/*
+ * connect_settle hands a connection to an engine for which a connect has not waited, if it has been made
+ * since.
+ */
 void connect_settle(int fd)
 {
 	struct attempt a = {.sock = -1, .end = -1, .other = -1, .memory = -1};
@@ -675,7 +728,8 @@ void connect_settle(int fd)
 	if (!end_settling(fd))
 		return;
 	state = hosts_state(fd);
-	if (state == HOSTS_FRESH && birth_may_swap(fd) && !birth_told(fd) && address_of(fd, true, &a.id.peer, &six))
+	if (state == HOSTS_FRESH && birth_may_swap(fd) && !birth_told(fd) &&
+		address_of(fd, true, &a.id.peer, &six))
 		(void)carry_end(&a, fd);
 	if (state == HOSTS_CONNECTING) {
 		end_pending(fd);
@@ -687,8 +741,8 @@ void connect_settle(int fd)
 }
 
 /*
- * stays_tcp takes note of a connect that nobody was asked about, so that others to that server, and a second call for the same one, need not look either. failed and error
- * are the kernel's answer.
+ * stays_tcp takes note of a connect that nobody was asked about, so that others to that server, and a second
+ * call for the same one, need not look either. failed and error are the kernel's answer.
  */
 static void stays_tcp(const struct attempt *a, int fd, bool failed, int error)
 {
@@ -721,7 +775,8 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 		error = errno;
 		if (asked || carry) {
 			if (r == 0 || error == EINPROGRESS || error == EINTR)
-				carry = !(asked && reach_end(&a, fd)) && carry && !carry_end(&a, fd) && hosts_state(fd) == HOSTS_CONNECTING;
+				carry = !(asked && reach_end(&a, fd)) && carry && !carry_end(&a, fd) &&
+					hosts_state(fd) == HOSTS_CONNECTING;
 			else {
 				/* The next attempt may be at another server. */
 				if (asked)
@@ -749,7 +804,10 @@ EXPORT int connect(int fd, const struct sockaddr *sa, socklen_t len)
 	error = errno;
 	moved = attempt_end(&a, fd, r == 0);
 	end_connecting(fd, false);
-	/* A program that does not want to wait is told to, as always; others were told of a reset that is none of theirs. */
+	/*
+	 * A program that does not want to wait is told to, as always; others were told of a reset that is none
+	 * of theirs.
+	 */
 	if (moved && r != 0 && error != EINPROGRESS && error != EINTR) {
 		r = 0;
 		error = saved;

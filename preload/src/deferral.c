@@ -58,7 +58,10 @@ static void keep(int fd, int seconds)
 		set(fd, SOL_SOCKET, SO_INCOMING_CPU, seconds ? KEPT - seconds : -1);
 }
 
-/* deferral_kept is the value that the program has set for a listener that does not have it, 0 for all others. */
+/*
+ * deferral_kept is the value that the program has set for a listener that does not have it, 0 for all
+ * others.
+ */
 int deferral_kept(int fd)
 {
 	int cpu = number(fd, SOL_SOCKET, SO_INCOMING_CPU, -1);
@@ -85,8 +88,8 @@ void deferral_give(int fd)
 }
 
 /*
- * deferral_set is setsockopt of TCP_DEFER_ACCEPT. False: it is for the kernel to do. The listener need not have been announced by this process, nor
- * does this descriptor have to be the one.
+ * deferral_set is setsockopt of TCP_DEFER_ACCEPT. False: it is for the kernel to do. The listener need not
+ * have been announced by this process, nor does this descriptor have to be the one.
  */
 bool deferral_set(int fd, const void *val, socklen_t len, long *result)
 {

@@ -22,7 +22,8 @@ static struct registration {
 	int32_t epfd;
 	uint32_t events; /* 0: not for edges */
 } registrations[ENDS];
-static uint32_t buckets[BUCKETS][WAYS]; /* one more than a descriptor; 0: none. An entry that is not valid any more stays until its place is needed */
+/* one more than a descriptor; 0: none. An entry that is not valid any more stays until its place is needed */
+static uint32_t buckets[BUCKETS][WAYS];
 
 enum known {
 	KNOWN_NOT = 0,
@@ -56,7 +57,8 @@ static void remember(int fd, uint64_t data)
 		uint32_t v = __atomic_load_n(&b[i], __ATOMIC_SEQ_CST);
 
 		if ((v == 0 || !known[v - 1] || bucket(datas[v - 1]) != b) &&
-		    __atomic_compare_exchange_n(&b[i], &v, (uint32_t)fd + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			__atomic_compare_exchange_n(
+				&b[i], &v, (uint32_t)fd + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			return;
 	}
 	__atomic_store_n(&unfound, true, __ATOMIC_SEQ_CST);
@@ -68,7 +70,8 @@ static void want(int fd, uint32_t how)
 	struct end *e = end_at(fd);
 	struct ring *r;
 
-	if (!e || (__atomic_fetch_or(&e->edges, how, __ATOMIC_SEQ_CST) & how) == how || !(how & EDGES_ALWAYS) || !ring_enter(&e->in, &r))
+	if (!e || (__atomic_fetch_or(&e->edges, how, __ATOMIC_SEQ_CST) & how) == how ||
+		!(how & EDGES_ALWAYS) || !ring_enter(&e->in, &r))
 		return;
 	if (ring_lock(r)) {
 		r->side->edges |= EDGE_ALWAYS;
@@ -78,7 +81,10 @@ static void want(int fd, uint32_t how)
 	ring_exit(r);
 }
 
-/* end_low has a direction be in-band, where the kernel sees to SO_RCVLOWAT when it is read. Bytes that are in the ring are read there. */
+/*
+ * end_low has a direction be in-band, where the kernel sees to SO_RCVLOWAT when it is read. Bytes that are
+ * in the ring are read there.
+ */
 void end_low(int fd)
 {
 	struct end *e = end_at(fd);
@@ -116,7 +122,8 @@ void edges_signalled(int fd)
 /* edges_attached is for a ring that has come. */
 void edges_attached(const struct end *e, struct ring *r)
 {
-	if (__atomic_load_n(&all, __ATOMIC_SEQ_CST) || (__atomic_load_n(&e->edges, __ATOMIC_SEQ_CST) & EDGES_ALWAYS))
+	if (__atomic_load_n(&all, __ATOMIC_SEQ_CST) ||
+		(__atomic_load_n(&e->edges, __ATOMIC_SEQ_CST) & EDGES_ALWAYS))
 		r->side->edges |= EDGE_ALWAYS;
 }
 
@@ -171,7 +178,10 @@ void edges_dup(int fd, int to)
 	}
 }
 
-/* edges_registered_as keeps the events of a registration as the kernel has them. The lock of the instance is held. */
+/*
+ * edges_registered_as keeps the events of a registration as the kernel has them. The lock of the instance
+ * is held.
+ */
 void edges_registered_as(int epfd, int fd, uint32_t events)
 {
 	if (fd < 0 || fd >= ENDS)
@@ -182,7 +192,10 @@ void edges_registered_as(int epfd, int fd, uint32_t events)
 		registrations[fd].events = 0;
 }
 
-/* edges_registration is the instance that has the one registration of a descriptor, -1 if there is none that could be told to the kernel again. */
+/*
+ * edges_registration is the instance that has the one registration of a descriptor, -1 if there is none
+ * that could be told to the kernel again.
+ */
 int edges_registration(int fd, struct epoll_event *ev)
 {
 	struct registration r = fd >= 0 && fd < ENDS ? registrations[fd] : (struct registration){0};

@@ -7,14 +7,18 @@
 #include <unistd.h>
 
 #define STILL_NSEC 40000000u
-#define PENDING ~0u /* of connecting: a connect that did not wait, which may be for a peer that speaks SMC-R */
+#define PENDING                                                                                              \
+	~0u /* of connecting: a connect that did not wait, which may be for a peer that speaks SMC-R */
 #define UNTAKEN (~0u - 1) /* one that was accepted, may begin with a Proposal, and has no engine */
 #define CONNECTING_TURNS 1000 /* of waiting for a connect: a tenth of a second */
 
 static struct end ends[ENDS];
 static uint32_t top; /* one more than the highest descriptor that was one */
 
-/* end_foreign says whether this is another process than the one whose memory this is: after vfork. It leaves the table alone. */
+/*
+ * end_foreign says whether this is another process than the one whose memory this is: after vfork. It
+ * leaves the table alone.
+ */
 bool end_foreign(void)
 {
 	return SYS(getpid) != births_process();
@@ -44,7 +48,8 @@ static void settled(int fd, struct end *e)
 		}
 		if (SYS(getsockopt, fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_SYN_SENT)
 			return;
-		if (turn == CONNECTING_TURNS || (turn % 8 == 0 && SYS(tgkill, births_process(), owner, 0) == -ESRCH)) {
+		if (turn == CONNECTING_TURNS ||
+			(turn % 8 == 0 && SYS(tgkill, births_process(), owner, 0) == -ESRCH)) {
 			__atomic_compare_exchange_n(&e->connecting, &owner, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 			return;
 		}
@@ -68,7 +73,10 @@ struct end *end_at(int fd)
 	return __atomic_load_n(&e->cookie, __ATOMIC_ACQUIRE) ? e : NULL;
 }
 
-/* end_connecting takes note that connect has a socket, whose place an end may take, and that it has it no more. */
+/*
+ * end_connecting takes note that connect has a socket, whose place an end may take, and that it has it no
+ * more.
+ */
 void end_connecting(int fd, bool has)
 {
 	if (fd >= 0 && fd < ENDS)
@@ -82,7 +90,10 @@ void end_pending(int fd)
 		__atomic_store_n(&ends[fd].connecting, PENDING, __ATOMIC_RELEASE);
 }
 
-/* end_untaken takes note that no engine has taken a connection that was accepted, whose peer may speak SMC-R. */
+/*
+ * end_untaken takes note that no engine has taken a connection that was accepted, whose peer may speak
+ * SMC-R.
+ */
 void end_untaken(int fd)
 {
 	if (fd >= 0 && fd < ENDS)
@@ -94,10 +105,14 @@ static bool settling(int fd, uint32_t what)
 	uint32_t is = what;
 
 	return fd >= 0 && fd < ENDS && __atomic_load_n(&ends[fd].connecting, __ATOMIC_RELAXED) == what &&
-	       __atomic_compare_exchange_n(&ends[fd].connecting, &is, ring_thread(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+		__atomic_compare_exchange_n(
+			&ends[fd].connecting, &is, ring_thread(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-/* end_settling says, in one thread alone, whether a descriptor is pending and to be looked at: it has it until end_connecting or end_pending. */
+/*
+ * end_settling says, in one thread alone, whether a descriptor is pending and to be looked at: it has it
+ * until end_connecting or end_pending.
+ */
 bool end_settling(int fd)
 {
 	return settling(fd, PENDING);
@@ -109,7 +124,9 @@ bool end_declining(int fd)
 	return settling(fd, UNTAKEN);
 }
 
-/* end_carried takes note that the peer of an end that was born just now is an engine, which knows no rings. */
+/*
+ * end_carried takes note that the peer of an end that was born just now is an engine, which knows no rings.
+ */
 void end_carried(int fd)
 {
 	struct end *e = end_at(fd);
@@ -205,14 +222,18 @@ uint32_t end_held(int fd)
 	return __atomic_load_n(&ends[fd].held, __ATOMIC_SEQ_CST);
 }
 
-/* ends_candidates does something with each descriptor that may be given to a process that is forked, as nothing here waits for it by epoll. */
+/*
+ * ends_candidates does something with each descriptor that may be given to a process that is forked, as
+ * nothing here waits for it by epoll.
+ */
 void ends_candidates(void (*what)(struct end *e))
 {
 	for (int fd = 0; fd < ends_top(); fd++) {
 		struct end *e = &ends[fd];
 
-		if (__atomic_load_n(&e->cookie, __ATOMIC_RELAXED) && e->held == 0 && !__atomic_load_n(&e->watched, __ATOMIC_SEQ_CST) &&
-		    __atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation())
+		if (__atomic_load_n(&e->cookie, __ATOMIC_RELAXED) && e->held == 0 &&
+			!__atomic_load_n(&e->watched, __ATOMIC_SEQ_CST) &&
+			__atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation())
 			what(e);
 	}
 }
@@ -252,13 +273,19 @@ void end_drop(int fd)
 	gift_drop(e);
 }
 
-/* is_standard says whether a descriptor is that of a standard stream, of which libc reads and to which it writes inside, where nobody asks us. */
+/*
+ * is_standard says whether a descriptor is that of a standard stream, of which libc reads and to which it
+ * writes inside, where nobody asks us.
+ */
 static bool is_standard(int fd)
 {
 	return fd >= 0 && fd <= STDERR_FILENO;
 }
 
-/* born takes a descriptor that is the end of a pair, with the generation of the processes that can have it, 0 if others can, too. False: none is taken here. */
+/*
+ * born takes a descriptor that is the end of a pair, with the generation of the processes that can have it,
+ * 0 if others can, too. False: none is taken here.
+ */
 static bool born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint32_t never)
 {
 	struct end *e;
@@ -287,7 +314,9 @@ static bool born(int fd, uint64_t cookie, bool waits, uint32_t generation, uint3
 	holders_forget(e);
 	e->copied = 0;
 	e->tally = NULL;
-	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+	while ((uint32_t)fd >= have &&
+		!__atomic_compare_exchange_n(
+			&top, &have, (uint32_t)fd + 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 	__atomic_store_n(&e->cookie, cookie, __ATOMIC_RELEASE);
 	return true;
@@ -341,7 +370,10 @@ __attribute__((destructor)) static void ends_over(void)
 	admission_over();
 }
 
-/* end_adopt takes a descriptor that comes from another program, if it is an end. It goes on as copies do: in-band. */
+/*
+ * end_adopt takes a descriptor that comes from another program, if it is an end. It goes on as copies do:
+ * in-band.
+ */
 void end_adopt(int fd)
 {
 	struct identity id;
@@ -434,7 +466,8 @@ bool end_dup(int fd, int to)
 		tally_lent(fd, 1); /* the next program may find it */
 		return leave_out(e, fd) && leave_in(e, fd);
 	}
-	born(to, cookie_of(to), false, 0, NEVER_OUT | NEVER_IN | (e->never & (ASKED_ROOM | GONE_SHUT | GONE_RESET)));
+	born(to, cookie_of(to), false, 0,
+		NEVER_OUT | NEVER_IN | (e->never & (ASKED_ROOM | GONE_SHUT | GONE_RESET)));
 	d = &ends[to];
 	tally_copied(e, d);
 	copy(&e->out, &d->out);
@@ -464,7 +497,10 @@ void end_replaced(int fd, uint64_t cookie, bool waits)
 	adopt_mark(fd);
 }
 
-/* end_leave keeps a descriptor in-band from now on, for code that knows no rings. False: bytes are in one, and cannot be handed over. */
+/*
+ * end_leave keeps a descriptor in-band from now on, for code that knows no rings. False: bytes are in one,
+ * and cannot be handed over.
+ */
 bool end_leave(int fd)
 {
 	struct end *e = end_at(fd);
@@ -477,7 +513,10 @@ bool end_leave(int fd)
 	return leave_out(e, fd) && (leave_in(e, fd) || hand_over(e, fd));
 }
 
-/* end_to_standard keeps a descriptor in-band from now on, if it is about to become a standard stream. Bytes in its ring are handed over. */
+/*
+ * end_to_standard keeps a descriptor in-band from now on, if it is about to become a standard stream. Bytes
+ * in its ring are handed over.
+ */
 void end_to_standard(int fd, int to)
 {
 	if (is_standard(to) && end_at(fd)) /* else no end is concerned */
@@ -485,8 +524,8 @@ void end_to_standard(int fd, int to)
 }
 
 /*
- * ends_leave_all keeps everything in-band from now on. False: bytes are in a ring. The others see that there are to be no rings before this looks for
- * theirs, and look after they have shown them.
+ * ends_leave_all keeps everything in-band from now on. False: bytes are in a ring. The others see that there
+ * are to be no rings before this looks for theirs, and look after they have shown them.
  */
 bool ends_leave_all(void)
 {
@@ -511,8 +550,9 @@ void end_forget(struct ring **where, struct ring *r)
 }
 
 /*
- * end_leaves has a direction come back in-band, in the way that its side has for that, with the lock. False: there are bytes in the ring. A
- * descriptor that is something else by now has nothing to leave, nor has a thread that was interrupted in the middle.
+ * end_leaves has a direction come back in-band, in the way that its side has for that, with the lock. False:
+ * there are bytes in the ring. A descriptor that is something else by now has nothing to leave, nor has a
+ * thread that was interrupted in the middle.
  */
 bool end_leaves(const struct end *e, int fd, struct ring **where, void (*leaves)(struct ring *r, int fd))
 {
@@ -574,7 +614,10 @@ void gate_open(uint32_t *gate)
 	__atomic_fetch_and(gate, ~GATE_CLOSED, __ATOMIC_SEQ_CST);
 }
 
-/* would_wait says whether a call waits where it can do nothing at once. Where that cannot be asked the kernel decides, in the call that would wait. */
+/*
+ * would_wait says whether a call waits where it can do nothing at once. Where that cannot be asked the
+ * kernel decides, in the call that would wait.
+ */
 bool would_wait(int fd, int flags)
 {
 	long status;

@@ -20,9 +20,9 @@
 
 /* The events that may be told later. All of these mean the same to poll. */
 #define PLAIN (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | EPOLLERR | EPOLLHUP)
-_Static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT && EPOLLRDHUP == POLLRDHUP && EPOLLPRI == POLLPRI && EPOLLERR == POLLERR &&
-		       EPOLLHUP == POLLHUP,
-	       "events");
+_Static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT && EPOLLRDHUP == POLLRDHUP && EPOLLPRI == POLLPRI &&
+		EPOLLERR == POLLERR && EPOLLHUP == POLLHUP,
+	"events");
 
 /* A registration. */
 struct watch {
@@ -61,7 +61,10 @@ static struct set *set_at(int fd)
 	return __atomic_load_n(&sets[fd].serial, __ATOMIC_ACQUIRE) ? &sets[fd] : NULL;
 }
 
-/* set_lock returns false to a handler of a signal that has interrupted the lock's owner. A call that has the lock may be left by longjmp after each step. */
+/*
+ * set_lock returns false to a handler of a signal that has interrupted the lock's owner. A call that has
+ * the lock may be left by longjmp after each step.
+ */
 #define set_lock(s) thread_lock(&(s)->lock)
 
 static void set_unlock(struct set *s)
@@ -196,8 +199,9 @@ void epoll_settle_all(void)
 }
 
 /*
- * forgotten forgets the registration of a descriptor that is about to be closed. A change that waits to be told is told if another thread waits at the instance: until the
- * descriptor is closed that would hear of a registration which it has taken back, and whose data its program has freed.
+ * forgotten forgets the registration of a descriptor that is about to be closed. A change that waits to be
+ * told is told if another thread waits at the instance: until the descriptor is closed that would hear of a
+ * registration which it has taken back, and whose data its program has freed.
  */
 static void forgotten(struct watch *w, int fd)
 {
@@ -211,7 +215,10 @@ static void forgotten(struct watch *w, int fd)
 	w->serial = 0;
 }
 
-/* epoll_closed forgets a descriptor: the kernel has no registration of it any more, as nobody else has the socket. */
+/*
+ * epoll_closed forgets a descriptor: the kernel has no registration of it any more, as nobody else has the
+ * socket.
+ */
 void epoll_closed(int fd)
 {
 	struct set *s = set_at(fd);
@@ -219,7 +226,8 @@ void epoll_closed(int fd)
 
 	unseen_closed(fd);
 	busy_closed(fd);
-	if ((!s && !watched) || (pid_t)SYS(getpid) != births_process()) /* after vfork the tables are another process's */
+	if ((!s && !watched) ||
+		(pid_t)SYS(getpid) != births_process()) /* after vfork the tables are another process's */
 		return;
 	if (watched)
 		forgotten(&watches[fd], fd);
@@ -237,7 +245,9 @@ static int made(long fd)
 	s->lock = s->owner = s->plain = s->others = s->called = s->count = 0;
 	s->generation = births_generation();
 	__atomic_store_n(&s->serial, __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED), __ATOMIC_SEQ_CST);
-	while ((uint32_t)fd >= have && !__atomic_compare_exchange_n(&sets_top, &have, (uint32_t)fd + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+	while ((uint32_t)fd >= have &&
+		!__atomic_compare_exchange_n(
+			&sets_top, &have, (uint32_t)fd + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 		;
 	return (int)fd;
 }
@@ -310,7 +320,10 @@ bool epoll_sole(int epfd)
 	return s && sole(s);
 }
 
-/* epoll_forked says whether the thread that waits for an instance is none of this process, as we were forked away from it. */
+/*
+ * epoll_forked says whether the thread that waits for an instance is none of this process, as we were
+ * forked away from it.
+ */
 bool epoll_forked(int epfd)
 {
 	const struct set *s = set_at(epfd);
@@ -320,8 +333,8 @@ bool epoll_forked(int epfd)
 }
 
 /*
- * epoll_registered is the instance that has the one registration of a descriptor, if this thread is the only one that waits there, and nobody else can
- * see the descriptor. -1: there is none.
+ * epoll_registered is the instance that has the one registration of a descriptor, if this thread is the only
+ * one that waits there, and nobody else can see the descriptor. -1: there is none.
  */
 int epoll_registered(const struct end *e, int fd, struct epoll_event *ev, uint32_t *serial)
 {
@@ -335,7 +348,9 @@ int epoll_registered(const struct end *e, int fd, struct epoll_event *ev, uint32
 		epfd = edges_registration(fd, ev);
 		s = epfd >= 0 ? set_at(epfd) : NULL;
 	}
-	if (!s || !alone(s) || s->owner != ring_thread() || __atomic_load_n(&e->loop, __ATOMIC_SEQ_CST) != s->serial || e->generation != births_generation())
+	if (!s || !alone(s) || s->owner != ring_thread() ||
+		__atomic_load_n(&e->loop, __ATOMIC_SEQ_CST) != s->serial ||
+		e->generation != births_generation())
 		return -1;
 	*serial = s->serial;
 	return epfd;
@@ -358,7 +373,8 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 	bool plain, known, later;
 	long r;
 
-	if (ev && (op == EPOLL_CTL_ADD || op == EPOLL_CTL_MOD) && (ev->events & EPOLLWRBAND) && (e || (guard_on() && guard_may(fd)))) {
+	if (ev && (op == EPOLL_CTL_ADD || op == EPOLL_CTL_MOD) && (ev->events & EPOLLWRBAND) &&
+		(e || (guard_on() && guard_may(fd)))) {
 		without = *ev;
 		without.events &= ~(uint32_t)EPOLLWRBAND; /* which TCP never reports */
 		ev = &without;
@@ -420,8 +436,8 @@ long epoll_control(int epfd, int op, int fd, struct epoll_event *ev)
 }
 
 /*
- * epoll_nudge has an instance tell once more of a descriptor that is registered for edges, and of which the kernel does not know that something has
- * happened to it.
+ * epoll_nudge has an instance tell once more of a descriptor that is registered for edges, and of which the
+ * kernel does not know that something has happened to it.
  */
 void epoll_nudge(int fd)
 {
@@ -438,8 +454,9 @@ void epoll_nudge(int fd)
 }
 
 /*
- * can_write finds out which sockets that are to be written to can be, and leaves the kernel as it is about them. It
- * tells it of all others. The kernel is not asked about those whose rings have room: then the rest of their events is not found. The lock is held.
+ * can_write finds out which sockets that are to be written to can be, and leaves the kernel as it is about
+ * them. It tells it of all others. The kernel is not asked about those whose rings have room: then the rest
+ * of their events is not found. The lock is held.
  */
 static int can_write(struct set *s, struct epoll_event *found, int max)
 {
@@ -452,8 +469,9 @@ static int can_write(struct set *s, struct epoll_event *found, int max)
 		struct watch *w = &watches[s->changes[i]];
 		const struct end *e;
 
-		if (w->listed == s->serial && w->serial == s->serial && !w->gone && (w->want & EPOLLOUT & ~w->events) && w->rounds < ROUNDS &&
-		    w->want_data == w->data && n < max && n < SHOWN) {
+		if (w->listed == s->serial && w->serial == s->serial && !w->gone &&
+			(w->want & EPOLLOUT & ~w->events) && w->rounds < ROUNDS && w->want_data == w->data &&
+			n < max && n < SHOWN) {
 			p[n++] = (struct pollfd){.fd = s->changes[i], .events = (short)w->want};
 			e = end_at(s->changes[i]);
 			if (e && send_has_room(e)) {
@@ -529,7 +547,8 @@ static int together(struct set *s, struct epoll_event *events, int n, struct epo
 
 		while (k < shown && found[k].data.u64 != fd)
 			k++;
-		if (k == shown || fd >= ENDS || watches[fd].serial != s->serial) /* a call that was left may have had it shown */
+		if (k == shown || fd >= ENDS ||
+			watches[fd].serial != s->serial) /* a call that was left may have had it shown */
 			events[kept++] = events[i];
 		else
 			found[k].events |= more & (watches[fd].want | EPOLLERR | EPOLLHUP);
@@ -553,63 +572,75 @@ static bool is_none(const struct timespec *t)
 }
 
 /*
- * waits is whether it waits at all. first is the arguments with which it waits for a second before longer, where rings may have memory to give back. once is those
- * with which it does not wait: after a signal, which the kernel would tell of where there is nothing else.
+ * waits is whether it waits at all. first is the arguments with which it waits for a second before longer,
+ * where rings may have memory to give back. once is those with which it does not wait: after a signal, which
+ * the kernel would tell of where there is nothing else.
  */
-#define WAIT(name, parameters, arguments, mask, waits, longer, first, once)                                \
-	EXPORT int name parameters                                                                  \
-	{                                                                                           \
-		struct set *s = events && max > 0 ? set_at(epfd) : NULL;                            \
-		struct epoll_event found[SHOWN];                                                    \
-		int shown, n;                                                                       \
-		bool twice;                                                                         \
-												    \
-		calls_tidy();                                                                       \
-		if (!idle_look(ENDING_ALL) && (waits))                                              \
-			return interrupted(name once);                                              \
-		shown = s ? before(s, found, max) : 0;                                              \
-		if (shown) {                                                                        \
-			n = busy_due(epfd, s->serial) ? (int)SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8) : 0; \
-			if (edges_used)                                                             \
-				edges_told(events, n);                                              \
-			n = together(s, events, n < 0 ? 0 : n, found, shown);                    \
-			return busy_more(epfd, s->serial, sole(s), events, n, max);	\
-		}                                                                                   \
-		n = events && max > 0 ? busy_wait(epfd, s ? s->serial : 0, s && sole(s), events, max, waits, mask) : BUSY_SLEEP;	\
-		if (n != BUSY_SLEEP)								\
-			return (int)sys_return(n);						\
-		if (!next.name)                                                                     \
-			next_resolve();                                                             \
-		twice = longer; /* which takes the first wait off the limit */		\
-		n = twice ? next.name first : next.name arguments;				\
-		if (twice && n == 0) {								\
-			if (!idle_again(ENDING_ALL))						\
-				return interrupted(name once);					\
-			n = next.name arguments;						\
-		}										\
-		if (edges_used)								\
-			edges_told(events, n);						\
-		return n;									\
+#define WAIT(name, parameters, arguments, mask, waits, longer, first, once)                                  \
+	EXPORT int name parameters                                                                           \
+	{                                                                                                    \
+		struct set *s = events && max > 0 ? set_at(epfd) : NULL;                                     \
+		struct epoll_event found[SHOWN];                                                             \
+		int shown, n;                                                                                \
+		bool twice;                                                                                  \
+                                                                                                             \
+		calls_tidy();                                                                                \
+		if (!idle_look(ENDING_ALL) && (waits))                                                       \
+			return interrupted(name once);                                                       \
+		shown = s ? before(s, found, max) : 0;                                                       \
+		if (shown) {                                                                                 \
+			n = busy_due(epfd, s->serial)                                                        \
+				? (int)SYS(epoll_pwait, epfd, events, max - shown, 0, mask, 8)               \
+				: 0;                                                                         \
+			if (edges_used)                                                                      \
+				edges_told(events, n);                                                       \
+			n = together(s, events, n < 0 ? 0 : n, found, shown);                                \
+			return busy_more(epfd, s->serial, sole(s), events, n, max);                          \
+		}                                                                                            \
+		n = events && max > 0                                                                        \
+			? busy_wait(epfd, s ? s->serial : 0, s && sole(s), events, max, waits, mask)         \
+			: BUSY_SLEEP;                                                                        \
+		if (n != BUSY_SLEEP)                                                                         \
+			return (int)sys_return(n);                                                           \
+		if (!next.name)                                                                              \
+			next_resolve();                                                                      \
+		twice = longer; /* which takes the first wait off the limit */                               \
+		n = twice ? next.name first : next.name arguments;                                           \
+		if (twice && n == 0) {                                                                       \
+			if (!idle_again(ENDING_ALL))                                                         \
+				return interrupted(name once);                                               \
+			n = next.name arguments;                                                             \
+		}                                                                                            \
+		if (edges_used)                                                                              \
+			edges_told(events, n);                                                               \
+		return n;                                                                                    \
 	}
 
 static const struct timespec second = {.tv_sec = IDLE_MSEC / 1000}, no_time;
 
-WAIT(epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout), (epfd, events, max, timeout), NULL, timeout != 0,
-     idle_msec(&timeout), (epfd, events, max, IDLE_MSEC), (epfd, events, max, 0))
-WAIT(epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask), (epfd, events, max, timeout, mask), mask, timeout != 0,
-     idle_msec(&timeout), (epfd, events, max, IDLE_MSEC, mask), (epfd, events, max, 0, mask))
-WAIT(epoll_pwait2, (int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask),
-     (epfd, events, max, timeout, mask), mask, !is_none(timeout), idle_spec(&timeout, &(struct timespec){0}), (epfd, events, max, &second, mask),
-     (epfd, events, max, &no_time, mask))
+WAIT(epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout), (epfd, events, max, timeout),
+	NULL, timeout != 0, idle_msec(&timeout), (epfd, events, max, IDLE_MSEC), (epfd, events, max, 0))
+WAIT(epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask),
+	(epfd, events, max, timeout, mask), mask, timeout != 0, idle_msec(&timeout),
+	(epfd, events, max, IDLE_MSEC, mask), (epfd, events, max, 0, mask))
+WAIT(epoll_pwait2,
+	(int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask),
+	(epfd, events, max, timeout, mask), mask, !is_none(timeout),
+	idle_spec(&timeout, &(struct timespec){0}), (epfd, events, max, &second, mask),
+	(epfd, events, max, &no_time, mask))
 
 /*
  * A call that looks at an epoll instance sees the kernel's state of it; a call that asks for room
  * is to find it. False: a signal has ended the call.
  */
 
-#define KEPT_BAND 0x1000 /* POLLWRBAND, in the events that the program has asked for: no descriptor reports this */
+#define KEPT_BAND                                                                                            \
+	0x1000 /* POLLWRBAND, in the events that the program has asked for: no descriptor reports this */
 
-/* looked_at sets band if band_again is to be called. TCP never reports POLLWRBAND, and a Unix socket does whenever it can be written to. */
+/*
+ * looked_at sets band if band_again is to be called. TCP never reports POLLWRBAND, and a Unix socket does
+ * whenever it can be written to.
+ */
 static bool looked_at(struct pollfd *p, nfds_t n, bool waits, bool *band)
 {
 	calls_tidy();
@@ -632,7 +663,10 @@ static bool looked_at(struct pollfd *p, nfds_t n, bool waits, bool *band)
 	return true;
 }
 
-/* shown says whether a descriptor that is waited for by other means than its instance has something to read of which the kernel does not know. */
+/*
+ * shown says whether a descriptor that is waited for by other means than its instance has something to read
+ * of which the kernel does not know.
+ */
 static bool shown(int fd)
 {
 	const struct set *s = set_at(fd);
@@ -651,7 +685,10 @@ static bool shown_selected(int n, const fd_set *in)
 	return there;
 }
 
-/* selected_shown adds the descriptors of which the kernel does not know to its answer; asked is what the program has asked for. */
+/*
+ * selected_shown adds the descriptors of which the kernel does not know to its answer; asked is what the
+ * program has asked for.
+ */
 static int selected_shown(int n, const fd_set *asked, fd_set *in, int r)
 {
 	for (int fd = 0; r >= 0 && fd < n && fd < ends_top(); fd++) {
@@ -733,7 +770,10 @@ static void sets_again(const struct sets *kept, fd_set *in, fd_set *out, fd_set 
 	}
 }
 
-/* select_interrupted is interrupted of select, which leaves its sets as they are when a signal has ended it. */
+/*
+ * select_interrupted is interrupted of select, which leaves its sets as they are when a signal has ended
+ * it.
+ */
 static int select_interrupted(int n, fd_set *in, fd_set *out, fd_set *except)
 {
 	struct timeval none = {0};
@@ -813,9 +853,11 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 	if (!next.select)
 		next_resolve();
 	if (__builtin_expect(quiet != 0, 0))
-		return urgent_selected(n, in, except, quiet_selected(quiet, in, next.select(n, in, out, except, &none)));
+		return urgent_selected(
+			n, in, except, quiet_selected(quiet, in, next.select(n, in, out, except, &none)));
 	if (__builtin_expect(shown_selected(n, in), 0) && sets_keep(&kept, n, in, out, except))
-		return urgent_selected(n, in, except, selected_shown(n, &kept.in, in, next.select(n, in, out, except, &none)));
+		return urgent_selected(n, in, except,
+			selected_shown(n, &kept.in, in, next.select(n, in, out, except, &none)));
 	if (timeout) {
 		limit = (struct timespec){.tv_sec = timeout->tv_sec, .tv_nsec = timeout->tv_usec};
 		longer = &limit;
@@ -835,7 +877,8 @@ EXPORT int select(int n, fd_set *in, fd_set *out, fd_set *except, struct timeval
 	return urgent_selected(n, in, except, next.select(n, in, out, except, timeout));
 }
 
-EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout, const sigset_t *mask)
+EXPORT int pselect(
+	int n, fd_set *in, fd_set *out, fd_set *except, const struct timespec *timeout, const sigset_t *mask)
 {
 	struct timespec rest;
 	struct sets kept;
@@ -848,9 +891,11 @@ EXPORT int pselect(int n, fd_set *in, fd_set *out, fd_set *except, const struct 
 	if (!next.pselect)
 		next_resolve();
 	if (__builtin_expect(quiet != 0, 0))
-		return urgent_selected(n, in, except, quiet_selected(quiet, in, next.pselect(n, in, out, except, &none, mask)));
+		return urgent_selected(n, in, except,
+			quiet_selected(quiet, in, next.pselect(n, in, out, except, &none, mask)));
 	if (__builtin_expect(shown_selected(n, in), 0) && sets_keep(&kept, n, in, out, except))
-		return urgent_selected(n, in, except, selected_shown(n, &kept.in, in, next.pselect(n, in, out, except, &none, mask)));
+		return urgent_selected(n, in, except,
+			selected_shown(n, &kept.in, in, next.pselect(n, in, out, except, &none, mask)));
 	if (sets_keep(&kept, n, in, out, except) && idle_spec(&timeout, &rest)) {
 		found = next.pselect(n, in, out, except, &second, mask);
 		if (found != 0)
@@ -871,7 +916,8 @@ int __poll_chk(struct pollfd *p, nfds_t n, int timeout, size_t size)
 	return poll(p, n, timeout);
 }
 
-EXPORT int __ppoll_chk(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigset_t *mask, size_t size);
+EXPORT int __ppoll_chk(
+	struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigset_t *mask, size_t size);
 int __ppoll_chk(struct pollfd *p, nfds_t n, const struct timespec *timeout, const sigset_t *mask, size_t size)
 {
 	if (size / sizeof(*p) < n)

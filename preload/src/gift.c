@@ -1,12 +1,15 @@
 /*
- * Rings that both sides have from the beginning. Programs of different users pass each other no descriptors, as the sender of one decides how long its close takes. So the
- * memory of their rings comes with their ends, from 'gosmc agent', which has made it, and no mark can say where a ring begins. In its place:
+ * Rings that both sides have from the beginning. Programs of different users pass each other no descriptors,
+ *as the sender of one decides how long its close takes. So the memory of their rings comes with their ends,
+ *from 'gosmc agent', which has made it, and no mark can say where a ring begins. In its place:
  *
  *	writer: finds the direction worth a ring, and says so (magic)
- *	reader: sees that before a receive, has the ring, and says so (attached); from then on it looks before it takes anything
- *	writer: sees that before a send, and that everything in the socket was read; switches (attached), and writes into the ring
+ *	reader: sees that before a receive, has the ring, and says so (attached); from then on it looks before
+ *it takes anything writer: sees that before a send, and that everything in the socket was read; switches
+ *(attached), and writes into the ring
  *
- * The reader asks how much there is, and looks then whether the writer has switched. If not, all of that was there before, and is bytes, and the writer cannot switch before these are taken. Each ring is used once.
+ * The reader asks how much there is, and looks then whether the writer has switched. If not, all of that was
+ *there before, and is bytes, and the writer cannot switch before these are taken. Each ring is used once.
  */
 #include "ring.h"
 
@@ -47,7 +50,8 @@ bool gift_here(struct end *e)
 
 static struct ring *take(struct ring **where)
 {
-	return __atomic_load_n(where, __ATOMIC_RELAXED) ? __atomic_exchange_n(where, NULL, __ATOMIC_SEQ_CST) : NULL;
+	return __atomic_load_n(where, __ATOMIC_RELAXED) ? __atomic_exchange_n(where, NULL, __ATOMIC_SEQ_CST)
+							: NULL;
 }
 
 /* end_gift takes the memory of rings, if there is any, for an end that was born just now. */
@@ -79,15 +83,16 @@ void gift_drop(struct end *e)
 }
 
 /*
- * gift_offer tells the reader that a ring is to be used, if it is worth it. True: the descriptor has a ring now, or has none to offer any more. The
- * caller has passed the gate.
+ * gift_offer tells the reader that a ring is to be used, if it is worth it. True: the descriptor has a ring
+ * now, or has none to offer any more. The caller has passed the gate.
  */
 bool gift_offer(struct end *e, int fd, size_t n)
 {
 	struct ring *r;
 
-	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !__atomic_load_n(&e->gift_out, __ATOMIC_RELAXED) || !worth(e, n) || !gift_here(e) ||
-	    uring_seen() || !end_alone(e) || !end_is(fd, e) || !gate_close(&e->sending))
+	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) ||
+		!__atomic_load_n(&e->gift_out, __ATOMIC_RELAXED) || !worth(e, n) || !gift_here(e) ||
+		uring_seen() || !end_alone(e) || !end_is(fd, e) || !gate_close(&e->sending))
 		return false;
 	r = take(&e->gift_out);
 	if (r) {
@@ -96,10 +101,17 @@ bool gift_offer(struct end *e, int fd, size_t n)
 		r->h->pub = PUB_ARMED;
 		__atomic_store_n(&r->where, &e->out, __ATOMIC_RELAXED);
 		__atomic_store_n(&e->out, r, __ATOMIC_SEQ_CST);
-		/* Code that is to send by itself has said so before it looked for a ring, and we look after we have shown ours. */
-		if (end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT)) {
+		/*
+		 * Code that is to send by itself has said so before it looked for a ring, and we look after we have
+		 * shown ours.
+		 */
+		if (end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) &&
+			!(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT)) {
 			admission_grown(e);
-			__atomic_store_n(&e->sent, settings.ring_after > settings.bulk_after ? settings.ring_after : settings.bulk_after, __ATOMIC_RELAXED);
+			__atomic_store_n(&e->sent,
+				settings.ring_after > settings.bulk_after ? settings.ring_after
+									  : settings.bulk_after,
+				__ATOMIC_RELAXED);
 			__atomic_store_n(&r->h->magic, RING_MAGIC, __ATOMIC_SEQ_CST);
 		} else {
 			r->side->state = RING_ENDED; /* a process that was forked just now sees it */
@@ -112,8 +124,8 @@ bool gift_offer(struct end *e, int fd, size_t n)
 }
 
 /*
- * drained says whether everything in the socket was read. It waits a moment for that, ever more seldom: a reader that is slower than its writer never has read everything, and need not want a
- * ring.
+ * drained says whether everything in the socket was read. It waits a moment for that, ever more seldom: a
+ * reader that is slower than its writer never has read everything, and need not want a ring.
  */
 static bool drained(struct ring *r, int fd)
 {
@@ -137,7 +149,8 @@ bool gift_join(struct ring *r, int fd)
 		return false;
 	r->side->sndbuf = sndbuf(fd);
 	r->side->mark.msg_len = 1; /* joined asks for it, also after a call that was left */
-	if (!__atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+	if (!__atomic_compare_exchange_n(
+		    &r->h->attached, &yes, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 		r->side->mark.msg_len = 0;
 		return false;
 	}
@@ -158,8 +171,8 @@ struct ring *gift_take(struct end *e)
 }
 
 /*
- * gift_receive receives bytes in-band, before the switch, or shows them. *switched: the writer has switched, and nothing was received; the result is the kernel's about the socket. The lock
- * is held.
+ * gift_receive receives bytes in-band, before the switch, or shows them. *switched: the writer has switched,
+ * and nothing was received; the result is the kernel's about the socket. The lock is held.
  */
 long gift_receive(struct ring *r, int fd, struct iovec *parts, size_t n, bool peek, bool *switched)
 {
@@ -173,7 +186,8 @@ long gift_receive(struct ring *r, int fd, struct iovec *parts, size_t n, bool pe
 		there = have;
 	else
 		there = SYS(recvmsg, fd, &m, MSG_PEEK | MSG_DONTWAIT);
-	*switched = __atomic_load_n(&r->h->attached, __ATOMIC_SEQ_CST) == ATTACHED_SWITCHED && !(pub_load(r) & PUB_WITHDRAWN);
+	*switched = __atomic_load_n(&r->h->attached, __ATOMIC_SEQ_CST) == ATTACHED_SWITCHED &&
+		!(pub_load(r) & PUB_WITHDRAWN);
 	if (*switched || peek || there <= 0)
 		return there;
 	/* No more than these: a token may be behind them as soon as they are taken. */

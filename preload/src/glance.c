@@ -1,11 +1,14 @@
 /*
- * Looks of calls that wait for many descriptors, before they sleep: how long one lasts, whether looks have paid lately, and signals. busy.c and polls.c find out
- * what has come.
+ * Looks of calls that wait for many descriptors, before they sleep: how long one lasts, whether looks have
+ * paid lately, and signals. busy.c and polls.c find out what has come.
  *
- * A handler of a signal that runs meanwhile has to end the wait, as it would have in the kernel. To keep signals out until the look is over takes two system calls for
- * each wait, as much as TCP makes for a request. So it is seen whether one has run: the kernel writes the state that it has interrupted below the stack pointer and the
- * 128 bytes that functions may use there. The look leaves a trace in that place first, beyond the reach of the calls that it makes by itself. That is so on x86-64, where
- * handlers have no stack of their own, and not under valgrind, which reports such writes. Elsewhere signals are kept out as soon as a look takes longer.
+ * A handler of a signal that runs meanwhile has to end the wait, as it would have in the kernel. To keep
+ * signals out until the look is over takes two system calls for each wait, as much as TCP makes for a
+ * request. So it is seen whether one has run: the kernel writes the state that it has interrupted below the
+ * stack pointer and the 128 bytes that functions may use there. The look leaves a trace in that place first,
+ * beyond the reach of the calls that it makes by itself. That is so on x86-64, where handlers have no stack
+ * of their own, and not under valgrind, which reports such writes. Elsewhere signals are kept out as soon as
+ * a look takes longer.
  */
 #include "ring.h"
 
@@ -13,15 +16,18 @@
 #include <stdlib.h>
 
 #define LOOK_NSEC 50000
-#define BRIEF_NSEC 3000	 /* of it in which signals may come though it is not seen whether their handlers have run: they end no wait then */
+#define BRIEF_NSEC                                                                                           \
+	3000 /* of it in which signals may come though it is not seen whether their handlers have run: they  \
+		end no wait then */
 #define TAKEN_NSEC 20000 /* between two looks: somebody else had the processor */
 #define TURNS 8		 /* between two looks at the clock */
 
 #define TRACE_WORDS 32
 #define TRACE_STEP 2	 /* one word in so many */
-#define TRACE_LAST 960	 /* bytes below the frame: less than the least that the kernel writes, from 128 on */
+#define TRACE_LAST 960 /* bytes below the frame: less than the least that the kernel writes, from 128 on */
 #define TRACE_SPARE 96
-#define STACK_LOOKS 1024 /* of a thread, after which it is asked again whether handlers have a stack of their own */
+#define STACK_LOOKS                                                                                          \
+	1024 /* of a thread, after which it is asked again whether handlers have a stack of their own */
 
 /* How far it is known whether the trace tells. */
 enum traces {
@@ -150,7 +156,10 @@ __attribute__((noinline)) bool glance_on(struct glance *g)
 	return true;
 }
 
-/* glance_over ends a look. came: for which the call returns in any case. True: a handler has run that ends a call which waits. */
+/*
+ * glance_over ends a look. came: for which the call returns in any case. True: a handler has run that ends
+ * a call which waits.
+ */
 __attribute__((noinline)) bool glance_over(struct glance *g, bool came)
 {
 	if (g->off)
@@ -169,7 +178,10 @@ __attribute__((noinline)) bool glance_over(struct glance *g, bool came)
 #define MISS 2	    /* times that it has to pay for each that it has not */
 #define SELDOMEST 4096
 
-/* luck_tries says whether to look: it has paid lately, or is to be found out, first after so many waits as seldom says. */
+/*
+ * luck_tries says whether to look: it has paid lately, or is to be found out, first after so many waits as
+ * seldom says.
+ */
 bool luck_tries(struct luck *luck, uint32_t seldom)
 {
 	if (luck->seldom == 0)

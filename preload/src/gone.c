@@ -17,8 +17,9 @@ static short state(int fd)
 }
 
 /*
- * end_refuses says of a peer to which a send was refused whether its end is closed. Where no descriptor may be polled (RLIMIT_NOFILE is 0) it is: a program that writes until
- * it is refused would write for ever, and a peer that only reads no more is rare.
+ * end_refuses says of a peer to which a send was refused whether its end is closed. Where no descriptor may
+ * be polled (RLIMIT_NOFILE is 0) it is: a program that writes until it is refused would write for ever, and a
+ * peer that only reads no more is rare.
  */
 bool end_refuses(int fd)
 {
@@ -71,7 +72,8 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 		gone(e, fd, GONE_RESET);
 		return sys_return(-error);
 	}
-	if (!(had & (GONE_SHUT | GONE_RESET)) && (alone || end_refuses(fd))) { /* else somebody else may have shut it down */
+	if (!(had & (GONE_SHUT | GONE_RESET)) &&
+		(alone || end_refuses(fd))) { /* else somebody else may have shut it down */
 		if (left && end_refuses(fd)) {
 			gone(e, fd, GONE_RESET);
 			__atomic_fetch_or(&e->never, GONE_LOST, __ATOMIC_SEQ_CST);
@@ -86,10 +88,14 @@ ssize_t send_refused(struct end *e, int fd, size_t left, int flags)
 /* end_lost says, once, whether a send was lost of which the program has not heard. */
 bool end_lost(struct end *e)
 {
-	return (__atomic_load_n(&e->never, __ATOMIC_RELAXED) & GONE_LOST) && (__atomic_fetch_and(&e->never, ~GONE_LOST, __ATOMIC_SEQ_CST) & GONE_LOST);
+	return (__atomic_load_n(&e->never, __ATOMIC_RELAXED) & GONE_LOST) &&
+		(__atomic_fetch_and(&e->never, ~GONE_LOST, __ATOMIC_SEQ_CST) & GONE_LOST);
 }
 
-/* end_over says whether the connection is none any more, to TCP: the peer has reset it, or would have, or both have ended it. */
+/*
+ * end_over says whether the connection is none any more, to TCP: the peer has reset it, or would have, or
+ * both have ended it.
+ */
 bool end_over(int fd)
 {
 	struct end *e = end_at(fd);
@@ -116,7 +122,10 @@ void end_error(int fd, int error)
 		gone(e, fd, GONE_RESET);
 }
 
-/* end_later keeps the error of a call that has bytes to return, if it is one of those that the kernel tells once. */
+/*
+ * end_later keeps the error of a call that has bytes to return, if it is one of those that the kernel tells
+ * once.
+ */
 void end_later(struct end *e)
 {
 	if (errno == ECONNRESET)

@@ -1,8 +1,10 @@
 /*
- * Filters of system calls (seccomp) that a program gives itself: they permit those that it makes on TCP, and may kill it for another. So before
- * there is one every connection goes in-band, and is read and written by the program's own calls from then on; new connections are TCP.
+ * Filters of system calls (seccomp) that a program gives itself: they permit those that it makes on TCP, and
+ * may kill it for another. So before there is one every connection goes in-band, and is read and written by
+ * the program's own calls from then on; new connections are TCP.
  *
- * A filter that a program installs by an inline system call is not seen, and nobody asks for one: the question could kill the program.
+ * A filter that a program installs by an inline system call is not seen, and nobody asks for one: the
+ * question could kill the program.
  */
 #include "ring.h"
 
@@ -10,7 +12,8 @@
 #include <sys/prctl.h>
 
 static uint32_t guarded;
-static uint8_t were[ENDS / 8]; /* ends of pairs when the filter came: nobody asks the kernel for their names */
+static uint8_t
+	were[ENDS / 8]; /* ends of pairs when the filter came: nobody asks the kernel for their names */
 static uint8_t since[ENDS / 8]; /* by SCM_RIGHTS since */
 
 bool guard_on(void)
@@ -32,7 +35,10 @@ bool guard_end(int fd)
 	return guard_on() ? guard_knows(fd) : identity_of(fd, &id);
 }
 
-/* guard_came takes note of a descriptor that another program has sent. It may be the end of a pair, and nobody asks. */
+/*
+ * guard_came takes note of a descriptor that another program has sent. It may be the end of a pair, and
+ * nobody asks.
+ */
 void guard_came(int fd)
 {
 	if (fd >= 0 && fd < ENDS)
@@ -40,12 +46,14 @@ void guard_came(int fd)
 }
 
 /*
- * guard_may says whether a descriptor is an end, or may be one where there is a filter. It is for answers of the kernel that a program of TCP could not
- * understand, and that others hardly miss.
+ * guard_may says whether a descriptor is an end, or may be one where there is a filter. It is for answers of
+ * the kernel that a program of TCP could not understand, and that others hardly miss.
  */
 bool guard_may(int fd)
 {
-	return guard_end(fd) || (guard_on() && fd >= 0 && fd < ENDS && (__atomic_load_n(&since[fd / 8], __ATOMIC_RELAXED) & 1u << fd % 8));
+	return guard_end(fd) ||
+		(guard_on() && fd >= 0 && fd < ENDS &&
+			(__atomic_load_n(&since[fd / 8], __ATOMIC_RELAXED) & 1u << fd % 8));
 }
 
 /* guard_copy takes note of a copy of a descriptor, and guard_drop of one that is closed. */
@@ -81,7 +89,10 @@ static bool begins(void)
 		if (!end_at(fd) || end_joined(fd) || !identity_of(fd, &id))
 			continue; /* bytes in a ring that could not be brought back are read from there */
 		end_drop(fd);
-		/* The offer of a ring would end a receive of the program's own, which then waits for an edge though more is there. */
+		/*
+		 * The offer of a ring would end a receive of the program's own, which then waits for an edge though
+		 * more is there.
+		 */
 		SYS(setsockopt, fd, SOL_SOCKET, SO_PASSRIGHTS, &none, sizeof(none));
 		__atomic_fetch_or(&were[fd / 8], (uint8_t)(1u << fd % 8), __ATOMIC_RELAXED);
 	}

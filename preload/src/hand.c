@@ -37,7 +37,10 @@ struct known {
 
 static uint32_t waits_left; /* milliseconds */
 
-/* hand_may_wait is for before another program is executed: the process that has forked it may be about to close the descriptor. */
+/*
+ * hand_may_wait is for before another program is executed: the process that has forked it may be about to
+ * close the descriptor.
+ */
 void hand_may_wait(bool may)
 {
 	__atomic_store_n(&waits_left, may ? WAIT_MOST : 0, __ATOMIC_SEQ_CST);
@@ -138,7 +141,10 @@ static const char *after(const char *p, const char *end, const char *word)
 	return at ? at + n : NULL;
 }
 
-/* registered reads a line that the kernel has about an epoll: "tfd: <descriptor> events: <hex> data: <hex> ...". */
+/*
+ * registered reads a line that the kernel has about an epoll: "tfd: <descriptor> events: <hex> data: <hex>
+ * ...".
+ */
 static bool registered(const char *line, const char *end, int fd, struct epoll_event *event)
 {
 	uint64_t is, events, data;
@@ -238,8 +244,8 @@ static bool send_relay(const struct handing *h)
 }
 
 /*
- * hand_over has a descriptor be one that everybody can read from, though bytes are in its ring. False: it stays as it is. The caller has taken care
- * that no ring comes anew.
+ * hand_over has a descriptor be one that everybody can read from, though bytes are in its ring. False: it
+ * stays as it is. The caller has taken care that no ring comes anew.
  */
 bool hand_over(struct end *e, int fd)
 {
@@ -266,7 +272,8 @@ bool hand_over(struct end *e, int fd)
 	ring_exit(r);
 	if (taken) {
 		place_all(&h, old);
-		done = send_relay(&h); /* if not, the bytes that were read are nowhere, and the connection ends with the pair */
+		/* if not, the bytes that were read are nowhere, and the connection ends with the pair */
+		done = send_relay(&h);
 	}
 	finish(&h);
 	signals_on(signals, ENDING_NOT);

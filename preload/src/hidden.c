@@ -47,7 +47,9 @@ static uint64_t add(int fd)
 	if (fd >= ENDS)
 		return cookie;
 	__atomic_store_n(&hidden[fd], cookie, __ATOMIC_SEQ_CST);
-	while (before <= fd && !__atomic_compare_exchange_n(&top, &before, fd + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+	while (before <= fd &&
+		!__atomic_compare_exchange_n(
+			&top, &before, fd + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 		;
 	return cookie;
 }
@@ -68,7 +70,10 @@ static void begin(struct hidden *before)
 	}
 }
 
-/* made puts n ends on the list, and returns the cookie of the first. 0: they are closed, as a filter of system calls refuses the question. */
+/*
+ * made puts n ends on the list, and returns the cookie of the first. 0: they are closed, as a filter of
+ * system calls refuses the question.
+ */
 static uint64_t made(const int *ends, size_t n, const struct hidden *before)
 {
 	uint64_t cookie = 0;
@@ -86,14 +91,20 @@ static uint64_t made(const int *ends, size_t n, const struct hidden *before)
 	return cookie;
 }
 
-/* hidden_pair makes a pair, and puts it on the list: its first end's cookie, 0 if there is none. *before: the argument of hidden_end. */
+/*
+ * hidden_pair makes a pair, and puts it on the list: its first end's cookie, 0 if there is none. *before:
+ * the argument of hidden_end.
+ */
 uint64_t hidden_pair(int pair[2], struct hidden *before)
 {
 	begin(before);
 	return made(pair, SYS(socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0 ? 2 : 0, before);
 }
 
-/* hidden_came is hidden_pair for an end that comes from another process: come receives it, or returns below 0. */
+/*
+ * hidden_came is hidden_pair for an end that comes from another process: come receives it, or returns below
+ * 0.
+ */
 uint64_t hidden_came(int (*come)(void *), void *from, int *end, struct hidden *before)
 {
 	begin(before);
@@ -124,7 +135,9 @@ void hidden_close(int fd)
 	if (cookie)
 		__atomic_store_n(&hidden[fd], closed, __ATOMIC_SEQ_CST);
 	SYS(close, fd);
-	if (cookie && __atomic_load_n(&forking, __ATOMIC_SEQ_CST) == 0) /* unless the number is another one's already */
+	if (cookie &&
+		__atomic_load_n(&forking, __ATOMIC_SEQ_CST) ==
+			0) /* unless the number is another one's already */
 		__atomic_compare_exchange_n(&hidden[fd], &closed, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 

@@ -18,12 +18,17 @@
 struct record {
 	uint64_t cookie;	  /* of the end */
 	uint32_t crowd;		  /* there are others of which nothing is known */
-	int32_t holders[HOLDERS]; /* processes that have the end, and below 0 those that are being made, by their maker's thread. 0: a place that is free */
+	/*
+	 * processes that have the end, and below 0 those that are being made, by their maker's thread. 0: a
+	 * place that is free
+	 */
+	int32_t holders[HOLDERS];
 };
 
 static uint8_t pages[RECORDS][RING_PAGE] __attribute__((aligned(RING_PAGE)));
 static uint32_t taken;	/* a bit for each record that an end of this process has */
-static __thread int32_t maker __attribute__((tls_model("initial-exec"))); /* the thread that forks, in both processes */
+static __thread int32_t maker
+	__attribute__((tls_model("initial-exec"))); /* the thread that forks, in both processes */
 
 static struct record *record_of(uint32_t held)
 {
@@ -58,9 +63,11 @@ static void begin(struct end *e)
 		if (have == (1u << RECORDS) - 1)
 			return;
 		held = (uint32_t)__builtin_ctz(~have) + 1;
-	} while (!__atomic_compare_exchange_n(&taken, &have, have | 1u << (held - 1), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+	} while (!__atomic_compare_exchange_n(
+		&taken, &have, have | 1u << (held - 1), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 	r = record_of(held);
-	if (SYS(mmap, r, RING_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != (long)r) {
+	if (SYS(mmap, r, RING_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+		(long)r) {
 		__atomic_fetch_and(&taken, ~(1u << (held - 1)), __ATOMIC_SEQ_CST);
 		return;
 	}
@@ -93,7 +100,10 @@ static void not_made(struct record *r)
 	exchange(r, -maker, 0);
 }
 
-/* made has this process be one of the holders. Where its number means nothing to others there is no telling. */
+/*
+ * made has this process be one of the holders. Where its number means nothing to others there is no
+ * telling.
+ */
 static void made(struct record *r)
 {
 	if (guard_on() || SYS(getppid) == 0)
@@ -165,7 +175,8 @@ bool holders_alone(struct end *e)
 	if (!held || guard_on())
 		return false;
 	r = record_of(held);
-	if (__atomic_load_n(&r->crowd, __ATOMIC_SEQ_CST) || r->cookie != __atomic_load_n(&e->cookie, __ATOMIC_SEQ_CST))
+	if (__atomic_load_n(&r->crowd, __ATOMIC_SEQ_CST) ||
+		r->cookie != __atomic_load_n(&e->cookie, __ATOMIC_SEQ_CST))
 		return false;
 	for (size_t i = 0; i < HOLDERS; i++) {
 		int32_t pid = __atomic_load_n(&r->holders[i], __ATOMIC_SEQ_CST);

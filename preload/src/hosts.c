@@ -33,7 +33,8 @@ struct peer {
 static struct peer peers[PEERS];
 static size_t count;
 static bool between;
-static uint32_t option_name = 0x534d4352; /* the name of option 254 for sockets: "SMCR". Tests have another one, and 0 is none */
+static uint32_t option_name =
+	0x534d4352; /* the name of option 254 for sockets: "SMCR". Tests have another one, and 0 is none */
 
 /* What the agent's programs say of a socket: internal/option. */
 struct asked {
@@ -46,7 +47,10 @@ struct asked {
 /* Where another part of a call uses the descriptor, which is not to become another one in between. */
 static __thread uint32_t held __attribute__((tls_model("initial-exec")));
 
-/* hosts_read reads what 'gosmc run' has made of the configuration: <address>/<bits>/<port>, in hexadecimal digits, 32, 2 and 4. Anything else is no peer. */
+/*
+ * hosts_read reads what 'gosmc run' has made of the configuration: <address>/<bits>/<port>, in hexadecimal
+ * digits, 32, 2 and 4. Anything else is no peer.
+ */
 void hosts_read(const char *v)
 {
 	const char *name = getenv("GOSMC_RUN_OPTION");
@@ -60,8 +64,8 @@ void hosts_read(const char *v)
 		uint8_t port[2];
 
 		v = get_hex(v, p->ip, sizeof(p->ip));
-		if (!v || *v++ != '/' || !(v = get_hex(v, &p->bits, 1)) || *v++ != '/' || !(v = get_hex(v, port, sizeof(port))) ||
-		    (*v && *v != ',') || p->bits > 128)
+		if (!v || *v++ != '/' || !(v = get_hex(v, &p->bits, 1)) || *v++ != '/' ||
+			!(v = get_hex(v, port, sizeof(port))) || (*v && *v != ',') || p->bits > 128)
 			return;
 		p->port = (uint16_t)(port[0] << 8 | port[1]);
 		count = ++n;
@@ -93,7 +97,10 @@ bool hosts_some(void)
 	return between;
 }
 
-/* hosts_ask asks for TCP option 254 on a socket that is neither connected nor listening. False: there is no agent. */
+/*
+ * hosts_ask asks for TCP option 254 on a socket that is neither connected nor listening. False: there is no
+ * agent.
+ */
 bool hosts_ask(int fd)
 {
 	int on = 1;
@@ -115,7 +122,8 @@ bool hosts_both(int fd)
 	struct asked o = {0};
 	socklen_t len = sizeof(o);
 
-	return between && option_name && SYS(getsockopt, fd, LEVEL, option_name, &o, &len) == 0 && len == sizeof(o) && o.layout == LAYOUT && o.state == BOTH;
+	return between && option_name && SYS(getsockopt, fd, LEVEL, option_name, &o, &len) == 0 &&
+		len == sizeof(o) && o.layout == LAYOUT && o.state == BOTH;
 }
 
 /* Of struct tcp_info, which libc has without these. */
@@ -124,13 +132,17 @@ bool hosts_both(int fd)
 #define DATA_SEGMENTS_OUT 156
 #define TCP_INFO_SIZE 160
 
-/* A server of ours that has something to say waits this long for a peer that may speak CLC, and half as long again: engine.go. */
+/*
+ * A server of ours that has something to say waits this long for a peer that may speak CLC, and half as
+ * long again: engine.go.
+ */
 #define FRESH_MSEC 250
 #define CLC_PATIENCE 6 /* seconds that an end waits for a message of the other one, as Linux does */
 
 /*
- * hosts_state says how far a connect has come. A connection is fresh for a moment, as long as nothing has gone over it. Where CLC has to follow, and the moment is over, it is stale: a
- * server that has something to say may have given up waiting.
+ * hosts_state says how far a connect has come. A connection is fresh for a moment, as long as nothing has
+ * gone over it. Where CLC has to follow, and the moment is over, it is stale: a server that has something to
+ * say may have given up waiting.
  */
 enum hosts_state hosts_state(int fd)
 {
@@ -167,7 +179,10 @@ enum hosts_state hosts_state(int fd)
 
 static const uint8_t smcr[] = {0xe2, 0xd4, 0xc3, 0xd9}, smcd[] = {0xe2, 0xd4, 0xc3, 0xc4};
 
-/* first says how long the CLC message is with which a connection begins, a Proposal or the Decline of a client that has no device; 0: with none. */
+/*
+ * first says how long the CLC message is with which a connection begins, a Proposal or the Decline of a
+ * client that has no device; 0: with none.
+ */
 static size_t first(const uint8_t *b, size_t n)
 {
 	size_t len;
@@ -180,7 +195,10 @@ static size_t first(const uint8_t *b, size_t n)
 	return b[4] == CLC_PROPOSAL && len >= PROPOSAL_LEAST && len <= PROPOSAL_MOST ? len : 0;
 }
 
-/* failed says whether a connection has ended by an error, which the program is to hear of: to receive or to send would take it away. */
+/*
+ * failed says whether a connection has ended by an error, which the program is to hear of: to receive or to
+ * send would take it away.
+ */
 static bool failed(int fd)
 {
 	struct pollfd p = {.fd = fd};
@@ -197,7 +215,10 @@ static bool over(int fd)
 	return failed(fd) && SYS(ioctl, fd, FIONREAD, &have) == 0 && have == 0;
 }
 
-/* decline sends a Decline: RFC 7609 p.105, SMCv2 p.78. A client that has heard of the program has found out. */
+/*
+ * decline sends a Decline: RFC 7609 p.105, SMCv2 p.78. A client that has heard of the program has found
+ * out.
+ */
 static void decline(int fd, unsigned version)
 {
 	uint8_t b[DECLINE_V2] = {0}, info[TCP_INFO_SIZE] = {0};
@@ -218,7 +239,10 @@ static void decline(int fd, unsigned version)
 	SYS(sendto, fd, b, n, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
 }
 
-/* hosts_stays declines a connection of ours that stays TCP though the server waits for CLC, before the program sends anything. */
+/*
+ * hosts_stays declines a connection of ours that stays TCP though the server waits for CLC, before the
+ * program sends anything.
+ */
 void hosts_stays(int fd)
 {
 	enum hosts_state state;
@@ -231,8 +255,9 @@ void hosts_stays(int fd)
 }
 
 /*
- * await_first waits for the first bytes of a connection whose program would wait for them, or speak first: no longer than an
- * engine would, but as long as for any message of CLC if the client has said that it begins with one. False: there are none.
+ * await_first waits for the first bytes of a connection whose program would wait for them, or speak first: no
+ * longer than an engine would, but as long as for any message of CLC if the client has said that it begins
+ * with one. False: there are none.
  */
 static bool await_first(int fd)
 {
@@ -246,9 +271,9 @@ static bool await_first(int fd)
 }
 
 /*
- * hosts_decline looks at a connection that was accepted and that no engine has taken, as our supervisor has ended, or
- * does not answer. It stays TCP. Its client may begin with a Proposal all the same: that is none of the program's
- * bytes. Where reads do not wait it is looked at again until something comes.
+ * hosts_decline looks at a connection that was accepted and that no engine has taken, as our supervisor has
+ * ended, or does not answer. It stays TCP. Its client may begin with a Proposal all the same: that is none of
+ * the program's bytes. Where reads do not wait it is looked at again until something comes.
  */
 void hosts_decline(int fd)
 {
@@ -280,7 +305,8 @@ void hosts_decline(int fd)
 		len = 0;
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
 	}
-	if (len && SYS(recvfrom, fd, NULL, len, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL) == (long)len && b[4] == CLC_PROPOSAL)
+	if (len && SYS(recvfrom, fd, NULL, len, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL) == (long)len &&
+		b[4] == CLC_PROPOSAL)
 		decline(fd, b[7] >> 4);
 	end_connecting(fd, false);
 }

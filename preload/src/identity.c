@@ -6,7 +6,8 @@
  *	\0 gosmc/1/<role>/<family>/<local ip>.<port>/<peer ip>.<port>/<unique>
  *
  * role is c (has connected) or s (has accepted), family 4 or 6, addresses are 32 hexadecimal digits,
- * ports 4, unique 16: the cookie of the client's end, in both names; another one if somebody else had taken the server's.
+ * ports 4, unique 16: the cookie of the client's end, in both names; another one if somebody else had taken
+ *the server's.
  *
  * A server's end that came out of a letterbox has the letterbox's name, as every accepted socket has
  * its listener's, and can get no other. Its peer's name says which connection it is. That name cannot
@@ -131,10 +132,12 @@ static bool of_box(const struct sockaddr_un *sun, socklen_t len)
 
 	if (len > sizeof(*sun)) /* of a path that has no zero behind it */
 		len = sizeof(*sun);
-	if (len <= offsetof(struct sockaddr_un, sun_path) || sun->sun_family != AF_UNIX || sun->sun_path[0] != '/')
+	if (len <= offsetof(struct sockaddr_un, sun_path) || sun->sun_family != AF_UNIX ||
+		sun->sun_path[0] != '/')
 		return false;
 	n = strnlen(sun->sun_path, len - offsetof(struct sockaddr_un, sun_path));
-	return n > all && sun->sun_path[n - all] == '/' && memcmp(sun->sun_path + n - sizeof(in), in, sizeof(in) - 1) == 0;
+	return n > all && sun->sun_path[n - all] == '/' &&
+		memcmp(sun->sun_path + n - sizeof(in), in, sizeof(in) - 1) == 0;
 }
 
 /* name_of asks the kernel for the name of an end, or of its peer. */
@@ -264,7 +267,8 @@ bool address_is_any(const struct address *a)
 {
 	static const uint8_t zero[16];
 
-	return memcmp(a->ip, zero, 16) == 0 || (memcmp(a->ip, mapped, 12) == 0 && memcmp(a->ip + 12, zero, 4) == 0);
+	return memcmp(a->ip, zero, 16) == 0 ||
+		(memcmp(a->ip, mapped, 12) == 0 && memcmp(a->ip + 12, zero, 4) == 0);
 }
 
 bool address_is_loopback(const struct address *a)
@@ -279,7 +283,10 @@ bool address_equal(const struct address *a, const struct address *b)
 	return a->port == b->port && memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
 }
 
-/* identity_ring makes the name of the memory of a ring that this end writes: "gosmc ss" finds it in /proc/PID/maps. */
+/*
+ * identity_ring makes the name of the memory of a ring that this end writes: "gosmc ss" finds it in
+ * /proc/PID/maps.
+ */
 void identity_ring(int fd, char out[static 64])
 {
 	struct sockaddr_un sun;

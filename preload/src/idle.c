@@ -27,7 +27,10 @@ void idle_tick(uint64_t now)
 		__atomic_store_n(&idle_due, 1, __ATOMIC_RELAXED);
 }
 
-/* give_back has the kernel take the pages of an empty ring, which only its writer may while it is joined. The lock is held. */
+/*
+ * give_back has the kernel take the pages of an empty ring, which only its writer may while it is joined.
+ * The lock is held.
+ */
 static void give_back(struct ring *r)
 {
 	struct ring_side *side = r->side;
@@ -39,7 +42,10 @@ static void give_back(struct ring *r)
 	side->given = side->cursor; /* where that is not possible it is not tried all the time */
 }
 
-/* may_leave says whether there is something to do for a ring that is idle. many: a small one is to be left, or was by its reader. */
+/*
+ * may_leave says whether there is something to do for a ring that is idle. many: a small one is to be left,
+ * or was by its reader.
+ */
 static bool may_leave(const struct ring *r, bool out, bool many)
 {
 	return r->size > RING_BYTES_ANSWERS || (many && (!out || (pub_load(r) & PUB_READER_LEFT)));
@@ -59,8 +65,8 @@ static void look(struct ring **where, uint64_t now, bool many)
 	fd = end_of(where, &out);
 	e = end_at(fd);
 	idle = now - __atomic_load_n(&r->side->looked, __ATOMIC_RELAXED);
-	if (e && idle < 1ull << 62 && idle >= (out || end_alone(e) ? IDLE_NSEC : SHARED * IDLE_NSEC) && may_leave(r, out, many) && end_is(fd, e) &&
-	    ring_try(r)) {
+	if (e && idle < 1ull << 62 && idle >= (out || end_alone(e) ? IDLE_NSEC : SHARED * IDLE_NSEC) &&
+		may_leave(r, out, many) && end_is(fd, e) && ring_try(r)) {
 		if (out ? many && send_idle(e, r, fd) : receive_idle(r, fd, many))
 			end_forget(where, r);
 		else if (out && r->size > RING_BYTES_ANSWERS)
@@ -92,8 +98,9 @@ void idle_sweep(void)
 }
 
 /*
- * idle_again is idle_sweep in a call that waits, which takes long where there is much to give back. A signal that comes meanwhile would have ended the wait: it is kept out
- * until then. False: one came whose handler ends such a call, and has run.
+ * idle_again is idle_sweep in a call that waits, which takes long where there is much to give back. A signal
+ * that comes meanwhile would have ended the wait: it is kept out until then. False: one came whose handler
+ * ends such a call, and has run.
  */
 bool idle_again(enum ending ending)
 {
@@ -113,7 +120,10 @@ static bool pending(void)
 	return __atomic_load_n(&ring_memory, __ATOMIC_RELAXED) > RING_BYTES_ANSWERS;
 }
 
-/* idle_msec and idle_spec say whether to wait for IDLE_MSEC before the rest of a time limit, and take that off. */
+/*
+ * idle_msec and idle_spec say whether to wait for IDLE_MSEC before the rest of a time limit, and take that
+ * off.
+ */
 bool idle_msec(int *timeout)
 {
 	if (!pending() || (*timeout >= 0 && *timeout <= IDLE_MSEC))
@@ -152,7 +162,8 @@ static enum after after_signals(void)
 	for (int sig = 1; sig <= SIGNALS; sig++) {
 		struct kernel_action action = {0};
 
-		if (sig == SIGCANCEL || sig == SIGSETXID || SYS(rt_sigaction, sig, NULL, &action, sizeof(uint64_t)) != 0)
+		if (sig == SIGCANCEL || sig == SIGSETXID ||
+			SYS(rt_sigaction, sig, NULL, &action, sizeof(uint64_t)) != 0)
 			continue;
 		/* A handler that SA_RESETHAND has taken away was there. */
 		if (action.handler > (uintptr_t)SIG_IGN || (action.flags & SA_RESETHAND)) {
@@ -180,8 +191,9 @@ static bool uniform(void)
 }
 
 /*
- * idle_wait waits for a second where a receive is about to wait on an empty ring, and leaves the ring if nothing has come. A receive goes on after a signal, or ends, as
- * the signal's handler wants it, and poll always ends: so only where all handlers want the same it waits here. False: the receive waits as ever.
+ * idle_wait waits for a second where a receive is about to wait on an empty ring, and leaves the ring if
+ * nothing has come. A receive goes on after a signal, or ends, as the signal's handler wants it, and poll
+ * always ends: so only where all handlers want the same it waits here. False: the receive waits as ever.
  */
 bool idle_wait(const struct end *e, struct ring *r, int fd, ssize_t *result)
 {
@@ -191,8 +203,10 @@ bool idle_wait(const struct end *e, struct ring *r, int fd, ssize_t *result)
 	uint64_t signals;
 	int n;
 
-	if (r->side->state != RING_JOINED || r->gift || r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES || !next.ppoll ||
-	    (__atomic_load_n(&e->never, __ATOMIC_RELAXED) & LIMITED) || __atomic_load_n(&e->generation, __ATOMIC_RELAXED) != births_generation() || !uniform())
+	if (r->side->state != RING_JOINED || r->gift || r->size <= RING_BYTES_ANSWERS ||
+		r->side->cursor < IDLE_BYTES || !next.ppoll ||
+		(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & LIMITED) ||
+		__atomic_load_n(&e->generation, __ATOMIC_RELAXED) != births_generation() || !uniform())
 		return false;
 	n = next.ppoll(&p, 1, &second, NULL);
 	if (n < 0 && errno == EINTR && after_signals() != AFTER_GOES_ON) {

@@ -7,11 +7,17 @@
 #define TURNS 64 /* of waiting until others have left the gate */
 #define HINTS 32 /* turns taken, from which on a ring of the peer says that it wants one */
 
-/* with_control makes a message that can take a mark, and no second descriptor, which would fit where the first is aligned. */
+/*
+ * with_control makes a message that can take a mark, and no second descriptor, which would fit where the
+ * first is aligned.
+ */
 struct msghdr with_control(struct iovec *parts, size_t n, struct control *c)
 {
 	memset(c, 0, sizeof(*c));
-	return (struct msghdr){.msg_iov = parts, .msg_iovlen = n, .msg_control = c->buf, .msg_controllen = CMSG_LEN(sizeof(int))};
+	return (struct msghdr){.msg_iov = parts,
+		.msg_iovlen = n,
+		.msg_control = c->buf,
+		.msg_controllen = CMSG_LEN(sizeof(int))};
 }
 
 /* came returns the descriptor of a mark, -1 if there was none. */
@@ -20,12 +26,16 @@ int came(const struct msghdr *m)
 	const struct cmsghdr *c = CMSG_FIRSTHDR(m);
 	int fd = -1;
 
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int)))
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+		c->cmsg_len >= CMSG_LEN(sizeof(int)))
 		memcpy(&fd, CMSG_DATA(c), sizeof(fd));
 	return fd;
 }
 
-/* is_mark says whether bytes came with a mark, also if this process has no descriptor left for the mark's file. */
+/*
+ * is_mark says whether bytes came with a mark, also if this process has no descriptor left for the mark's
+ * file.
+ */
 bool is_mark(const struct msghdr *m)
 {
 	return came(m) >= 0 || (m->msg_flags & MSG_CTRUNC);
@@ -65,7 +75,8 @@ size_t peek_on(int fd, struct span *s, size_t behind)
  * woken by the bytes that are there. The gate was passed by *passed, in the frame. 0: there is a
  * ring by now; -1: others are about.
  */
-static __attribute__((noinline)) ssize_t peek_over(struct end *e, int fd, const struct span *s, uintptr_t frame, bool *passed)
+static __attribute__((noinline)) ssize_t peek_over(
+	struct end *e, int fd, const struct span *s, uintptr_t frame, bool *passed)
 {
 	struct iovec parts[SPAN_PARTS];
 	struct control control;
@@ -103,14 +114,17 @@ static bool limited(int fd)
 	return SYS(getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) != 0 || limit.tv_sec || limit.tv_usec;
 }
 
-/* attach takes a ring that has come with the bytes just read, or, without a file, the one that this side has had from the beginning. The caller has passed the gate. */
+/*
+ * attach takes a ring that has come with the bytes just read, or, without a file, the one that this side
+ * has had from the beginning. The caller has passed the gate.
+ */
 static void attach(struct end *e, int fd, int memfd)
 {
 	uint32_t none = ATTACHED_NOT;
 	struct ring *r;
 
-	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || uring_seen() || options_low(fd) || !end_alone(e) || !end_is(fd, e) ||
-	    !gate_close(&e->receiving)) {
+	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || uring_seen() || options_low(fd) ||
+		!end_alone(e) || !end_is(fd, e) || !gate_close(&e->receiving)) {
 		if (memfd >= 0)
 			SYS(close, memfd);
 		return;
@@ -130,7 +144,10 @@ static void attach(struct end *e, int fd, int memfd)
 		 * A process that was forked before has no ring, and would take tokens for bytes;
 		 * one that is forked from now on has it.
 		 */
-		if (!end_alone(e) || !__atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) || (__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) || !__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+		if (!end_alone(e) || !__atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) ||
+			(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_IN) ||
+			!__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_YES, false,
+				__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			r->side->state = RING_ENDED;
 			end_forget(&e->in, r);
 		} else if (e->turned == TURNED_NOT && e->turns >= HINTS && busy_loop(e, fd)) {
@@ -145,7 +162,10 @@ static void attach(struct end *e, int fd, int memfd)
 
 static __thread struct luck receiving __attribute__((tls_model("initial-exec")));
 
-/* receive_in_band reads where no ring is known. *marked: there may be more, behind the bytes that were read. */
+/*
+ * receive_in_band reads where no ring is known. *marked: there may be more, behind the bytes that were
+ * read.
+ */
 ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *out, bool *marked)
 {
 	struct iovec parts[SPAN_PARTS];
@@ -178,7 +198,9 @@ ssize_t receive_in_band(struct end *e, int fd, struct span *s, int flags, int *o
 			SYS(close, came(&m));
 		if (rest.left && (is_mark(&m) || (size_t)n == shown)) {
 			/* If the gate could not be passed, the call that has closed it is not there, or is beneath us. */
-			ssize_t over = passed ? peek_over(e, fd, s, (uintptr_t)__builtin_frame_address(0), &passed) : n + (ssize_t)peek_on(fd, &rest, (size_t)n);
+			ssize_t over = passed
+				? peek_over(e, fd, s, (uintptr_t)__builtin_frame_address(0), &passed)
+				: n + (ssize_t)peek_on(fd, &rest, (size_t)n);
 
 			if (over == 0)
 				*marked = true; /* the bytes are still there */
@@ -216,7 +238,8 @@ static uint64_t limit_of(int fd, uint64_t began)
 	struct timeval limit = {0};
 	socklen_t len = sizeof(limit);
 
-	if (SYS(getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) != 0 || (limit.tv_sec == 0 && limit.tv_usec == 0) || limit.tv_sec >= 1000000000)
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) != 0 ||
+		(limit.tv_sec == 0 && limit.tv_usec == 0) || limit.tv_sec >= 1000000000)
 		return UINT64_MAX;
 	return began + (uint64_t)limit.tv_sec * 1000000000u + (uint64_t)limit.tv_usec * 1000u;
 }
@@ -265,7 +288,8 @@ ssize_t receive_whole(struct end *e, int fd, struct span *s, int flags, int *out
 		return n;
 	until = limit_of(fd, began);
 	signals = signals_off();
-	while (n > 0 && s->left && !__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) && await_more(fd, until, signals, &cannot)) {
+	while (n > 0 && s->left && !__atomic_load_n(&e->in, __ATOMIC_SEQ_CST) &&
+		await_more(fd, until, signals, &cannot)) {
 		n = receive_in_band(e, fd, s, flags | MSG_DONTWAIT, out, marked);
 		if (n < 0 && errno == EAGAIN)
 			n = 1; /* another thread has taken it */

@@ -23,7 +23,8 @@ EXPORT ssize_t recv(int fd, void *b, size_t n, int flags)
 	ssize_t r;
 	int out;
 
-	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) && (r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS)
+	if ((e || (flags & (MSG_TRUNC | MSG_ERRQUEUE))) &&
+		(r = end_receive(e, fd, &one, 1, flags, &out)) != NOT_OURS)
 		return r;
 	r = next.recv(fd, b, n, flags);
 	tally_urgent(e, flags, r);
@@ -74,15 +75,19 @@ EXPORT ssize_t writev(int fd, const struct iovec *v, int n)
 
 #define RWF_NOSIGNAL_ 0x100 /* since Linux 6.18 */
 
-/* With the offset -1 these are readv and writev, which do not wait or send no signal if they are told so, and sockets know no other flags. */
+/*
+ * With the offset -1 these are readv and writev, which do not wait or send no signal if they are told so,
+ * and sockets know no other flags.
+ */
 static int as_flags(int flags)
 {
 	return (flags & RWF_NOWAIT ? MSG_DONTWAIT : 0) | (flags & RWF_NOSIGNAL_ ? MSG_NOSIGNAL : 0);
 }
 
 /*
- * unknown returns the error of the kernel for flags that it does not know, 0 if it knows them all. It does not look at them before there is something to be
- * read, so it is asked with a socket of its own, from which nothing can be read.
+ * unknown returns the error of the kernel for flags that it does not know, 0 if it knows them all. It does
+ * not look at them before there is something to be read, so it is asked with a socket of its own, from which
+ * nothing can be read.
  */
 static int unknown(int flags)
 {
@@ -153,7 +158,8 @@ ssize_t __recv_chk(int fd, void *b, size_t n, size_t size, int flags)
 /*
  * send_queued is SIOCOUTQ, and SIOCOUTQNSD. They do not count bytes that the peer's TCP has taken,
  * whether the peer has read them or not: some programs wait for 0 before they close. In-band nobody
- * knows bytes, and only bytes that do not fit into the pair wait. Where a program has a filter of system calls nobody asks whether they fit.
+ * knows bytes, and only bytes that do not fit into the pair wait. Where a program has a filter of system
+ * calls nobody asks whether they fit.
  */
 static int send_queued(int fd, struct end *e, bool unacknowledged, void *arg)
 {
@@ -165,7 +171,8 @@ static int send_queued(int fd, struct end *e, bool unacknowledged, void *arg)
 
 	if (r != 0)
 		return (int)sys_return(r);
-	if (unacknowledged && (!e || !send_waiting(e, &n)) && (guard_on() || SYS(ppoll, &p, 1, &none, NULL, 0) == 0)) {
+	if (unacknowledged && (!e || !send_waiting(e, &n)) &&
+		(guard_on() || SYS(ppoll, &p, 1, &none, NULL, 0) == 0)) {
 		memcpy(&v, arg, sizeof(v));
 		n = (size_t)v;
 	}

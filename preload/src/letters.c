@@ -28,9 +28,16 @@
 
 #define PAUSES 2000 /* of a millisecond, for which a descriptor that is lacking is waited for */
 
-static enum { UNKNOWN, USABLE, REFUSED } letterboxes; /* refused: by another PID namespace, or something that forbids it */
+static enum {
+	UNKNOWN,
+	USABLE,
+	REFUSED
+} letterboxes; /* refused: by another PID namespace, or something that forbids it */
 
-/* filtered says whether there is a filter of system calls, or may be: it could kill the program for one that is seldom seen, as systemd's do. */
+/*
+ * filtered says whether there is a filter of system calls, or may be: it could kill the program for one
+ * that is seldom seen, as systemd's do.
+ */
 static bool filtered(void)
 {
 	static const char none[] = "\nSeccomp:\t0\n";
@@ -66,7 +73,10 @@ static bool usable(void)
 	return state == USABLE;
 }
 
-/* letters_allowed says whether the directory of supervisors can be believed, and the supervisors believe us. */
+/*
+ * letters_allowed says whether the directory of supervisors can be believed, and the supervisors believe
+ * us.
+ */
 static bool letters_allowed(void)
 {
 	return settings.letters && (uid_t)SYS(geteuid) == settings.uid;
@@ -79,7 +89,10 @@ bool letter_near(const struct identity *id)
 	       (address_is_loopback(&id->local) && address_is_loopback(&id->peer));
 }
 
-/* box_of is the number of the letterbox for a connection: the kernel gives ports that are all odd, or all even. */
+/*
+ * box_of is the number of the letterbox for a connection: the kernel gives ports that are all odd, or all
+ * even.
+ */
 static unsigned box_of(uint16_t client)
 {
 	return client / 2 % LETTERBOXES;
@@ -120,7 +133,8 @@ bool letter_marked(int fd)
 /* letter_possible says whether a connection may be offered to a supervisor by letter. */
 bool letter_possible(const char *path, const struct identity *id)
 {
-	return strlen(path) + sizeof(".in0") <= sizeof(((struct sockaddr_un *)0)->sun_path) && letters_allowed() && letter_near(id);
+	return strlen(path) + sizeof(".in0") <= sizeof(((struct sockaddr_un *)0)->sun_path) &&
+		letters_allowed() && letter_near(id);
 }
 
 /* attach gives a socket a filter of packets, which lets everything pass. */
@@ -143,15 +157,17 @@ static bool withdrawals(int fd)
 	int none = 0;
 
 	if (is == UNTRIED) {
-		is = attach(fd) && SYS(setsockopt, fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof(none)) == 0 ? POSSIBLE : IMPOSSIBLE;
+		is = attach(fd) && SYS(setsockopt, fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof(none)) == 0
+			? POSSIBLE
+			: IMPOSSIBLE;
 		__atomic_store_n(&state, is, __ATOMIC_RELAXED);
 	}
 	return is == POSSIBLE;
 }
 
 /*
- * letter_send marks the connection that a socket will make, connects an end to a letterbox of a supervisor, and offers both there. False: it has to be
- * asked, with another end; the mark is gone again.
+ * letter_send marks the connection that a socket will make, connects an end to a letterbox of a supervisor,
+ * and offers both there. False: it has to be asked, with another end; the mark is gone again.
  */
 bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg)
 {
@@ -171,7 +187,10 @@ bool letter_send(const char *path, const struct identity *id, struct message *m,
 	return false;
 }
 
-/* letter_withdraw has nobody get the other end any more that was offered with a TCP socket. False: somebody has. */
+/*
+ * letter_withdraw has nobody get the other end any more that was offered with a TCP socket. False: somebody
+ * has.
+ */
 bool letter_withdraw(int fd)
 {
 	int locked = 0;
@@ -189,8 +208,9 @@ static bool unfiltered(int tcp)
 }
 
 /*
- * right says whether an end is ours from now on that was offered with a TCP socket. The socket of a client that has died before it connected, or whose listener has
- * gone, is not connected, though another one may have its address by now: that is another connection. *asks: it may be elsewhere.
+ * right says whether an end is ours from now on that was offered with a TCP socket. The socket of a client
+ * that has died before it connected, or whose listener has gone, is not connected, though another one may
+ * have its address by now: that is another connection. *asks: it may be elsewhere.
  */
 static bool right(int tcp, const struct identity *id, bool *asks)
 {
@@ -198,12 +218,16 @@ static bool right(int tcp, const struct identity *id, bool *asks)
 	int one = 1;
 	bool six;
 
-	*asks = !address_of(tcp, true, &server, &six) || !address_equal(&server, &id->local) || !address_of(tcp, false, &client, &six) ||
-		!address_equal(&client, &id->peer);
-	return !*asks && unfiltered(tcp) && SYS(setsockopt, tcp, SOL_SOCKET, SO_LOCK_FILTER, &one, sizeof(one)) == 0 && unfiltered(tcp);
+	*asks = !address_of(tcp, true, &server, &six) || !address_equal(&server, &id->local) ||
+		!address_of(tcp, false, &client, &six) || !address_equal(&client, &id->peer);
+	return !*asks && unfiltered(tcp) &&
+		SYS(setsockopt, tcp, SOL_SOCKET, SO_LOCK_FILTER, &one, sizeof(one)) == 0 && unfiltered(tcp);
 }
 
-/* letterbox gets descriptors of our supervisor: the letterbox, and the socket for notes of taken ends. There is one more, for an end. False: ask. */
+/*
+ * letterbox gets descriptors of our supervisor: the letterbox, and the socket for notes of taken ends.
+ * There is one more, for an end. False: ask.
+ */
 static bool letterbox(const struct board *b, unsigned number, int *box, int *notes)
 {
 	int pidfd = (int)SYS(pidfd_open, b->pid, 0);
@@ -225,7 +249,10 @@ static bool letterbox(const struct board *b, unsigned number, int *box, int *not
 	return ok;
 }
 
-/* pause_msec waits a millisecond. The kernel writes the time that is left into what ppoll is given, so each call has a time of its own. */
+/*
+ * pause_msec waits a millisecond. The kernel writes the time that is left into what ppoll is given, so each
+ * call has a time of its own.
+ */
 static void pause_msec(void)
 {
 	struct timespec t = {.tv_nsec = 1000000};
@@ -234,8 +261,9 @@ static void pause_msec(void)
 }
 
 /*
- * look reads the letter at an end, which stays there: were there no descriptor for the TCP socket, because other threads have taken those that were free, it
- * would be lost. Then it waits for one. False: there is none, or none that is right.
+ * look reads the letter at an end, which stays there: were there no descriptor for the TCP socket, because
+ * other threads have taken those that were free, it would be lost. Then it waits for one. False: there is
+ * none, or none that is right.
  */
 static bool look(int end, struct message *m, int *tcp)
 {
@@ -258,7 +286,8 @@ static bool look(int end, struct message *m, int *tcp)
 			break;
 		pause_msec();
 	}
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int)))
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+		c->cmsg_len >= CMSG_LEN(sizeof(int)))
 		memcpy(tcp, CMSG_DATA(c), sizeof(*tcp));
 	return *tcp >= 0 && r == (long)sizeof(*m) && m->kind == KIND_OFFER && m->version == MESSAGE_VERSION;
 }
@@ -268,7 +297,8 @@ static bool is_of(int end, const struct identity *id)
 {
 	struct identity is;
 
-	return identity_of(end, &is) && is.server && address_equal(&is.local, &id->local) && address_equal(&is.peer, &id->peer);
+	return identity_of(end, &is) && is.server && address_equal(&is.local, &id->local) &&
+		address_equal(&is.peer, &id->peer);
 }
 
 /* tell has the supervisor know of an end that was taken; it counts. */
@@ -289,14 +319,18 @@ static void tell(int notes, const struct identity *id, uint64_t unique, pid_t cl
 	}
 }
 
-/* give_back gives an end that is another's to the supervisor, with the letter in it. It waits where the process, or the machine, has as many files open as it may. */
+/*
+ * give_back gives an end that is another's to the supervisor, with the letter in it. It waits where the
+ * process, or the machine, has as many files open as it may.
+ */
 static void give_back(const struct identity *id, int end)
 {
 	struct message m;
 	int sock = -1;
 
 	message_fill(&m, KIND_RETURN, id);
-	for (int i = 0; i < PAUSES && ((sock = supervisor_open(settings.socket)) == -EMFILE || sock == -ENFILE); i++)
+	for (int i = 0;
+		i < PAUSES && ((sock = supervisor_open(settings.socket)) == -EMFILE || sock == -ENFILE); i++)
 		pause_msec();
 	if (sock >= 0) {
 		message_insist(sock, &m, &end, 1);
@@ -316,8 +350,9 @@ static pid_t client_of(int end)
 }
 
 /*
- * letter_claim takes the other end of an accepted connection out of its letterbox. *asks: it is not there, and the supervisor is to be asked.
- * *tcp: the client's TCP socket, -1 if there is none, for the caller to close when the accepted one is closed. Below 0: TCP, if it has nothing.
+ * letter_claim takes the other end of an accepted connection out of its letterbox. *asks: it is not there,
+ * and the supervisor is to be asked. *tcp: the client's TCP socket, -1 if there is none, for the caller to
+ * close when the accepted one is closed. Below 0: TCP, if it has nothing.
  */
 int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 {
@@ -331,16 +366,23 @@ int letter_claim(const struct identity *id, int fd, bool *asks, int *tcp)
 		return -1;
 	end = (int)SYS(accept4, box, NULL, NULL, SOCK_CLOEXEC);
 	SYS(close, box);
-	if (end >= 0 && (!is_of(end, id) || !look(end, &m, tcp) || m.netns != netns_of(fd) || !identity_family(end, id))) {
+	if (end >= 0 &&
+		(!is_of(end, id) || !look(end, &m, tcp) || m.netns != netns_of(fd) ||
+			!identity_family(end, id))) {
 		SYS(close, notes); /* giving back takes a descriptor, and this may be the last one */
 		notes = -1;
 		give_back(id, end);
 		end = -1;
 	}
 	if (end >= 0) {
-		if (right(*tcp, id, asks) && SYS(recvfrom, end, &m, sizeof(m), MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m)) {
+		if (right(*tcp, id, asks) &&
+			SYS(recvfrom, end, &m, sizeof(m), MSG_DONTWAIT, NULL, NULL) == (long)sizeof(m)) {
 			tell(notes, id, m.unique, client_of(end));
-		} else { /* its client has given up; or it is of one that had the port before, and there may be another one behind it */
+		} else {
+			/*
+			 * its client has given up; or it is of one that had the port before, and there may be another
+			 * one behind it
+			 */
 			SYS(close, end);
 			end = -1;
 		}

@@ -100,9 +100,11 @@ EXPORT long syscall(long n, ...)
 		return epoll_wait((int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3]);
 #endif
 	case SYS_epoll_pwait:
-		return epoll_pwait((int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3], (const sigset_t *)a[4]);
+		return epoll_pwait(
+			(int)a[0], (struct epoll_event *)a[1], (int)a[2], (int)a[3], (const sigset_t *)a[4]);
 	case SYS_epoll_pwait2:
-		return epoll_pwait2((int)a[0], (struct epoll_event *)a[1], (int)a[2], (const struct timespec *)a[3], (const sigset_t *)a[4]);
+		return epoll_pwait2((int)a[0], (struct epoll_event *)a[1], (int)a[2],
+			(const struct timespec *)a[3], (const sigset_t *)a[4]);
 	case SYS_clone:
 #ifdef SYS_clone3
 	case SYS_clone3:
@@ -309,8 +311,8 @@ EXPORT int execle(const char *path, const char *arg, ...)
 	return execve(path, argv, envp);
 }
 
-EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr,
-		       char *const *argv, char *const *envp)
+EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
+	const posix_spawnattr_t *attr, char *const *argv, char *const *envp)
 {
 	struct kept k;
 	int r;
@@ -323,8 +325,8 @@ EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_acti
 	return r;
 }
 
-EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr,
-			char *const *argv, char *const *envp)
+EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
+	const posix_spawnattr_t *attr, char *const *argv, char *const *envp)
 {
 	struct kept k;
 	int r;
@@ -509,7 +511,8 @@ EXPORT ssize_t splice(int in, off64_t *in_offset, int out, off64_t *out_offset, 
 				return moved;
 		}
 		if (!leave_in(e, in))
-			return sys_return(-EINVAL); /* as of a file that cannot be spliced; the next time it may be in-band */
+			/* as of a file that cannot be spliced; the next time it may be in-band */
+			return sys_return(-EINVAL);
 	}
 	r = SYS(splice, in, in_offset, out, out_offset, n, flags);
 	tally_in_band(e, false, r);

@@ -1,7 +1,8 @@
 /*
- * Looking before sleeping: a blocking receive, from a ring or in-band, and a blocking accept, look for some microseconds whether there is anything,
- * where that has paid. To be woken up on another processor takes longer than most answers do. It does not pay where the two
- * programs share a processor, or others want it: then it is done seldom.
+ * Looking before sleeping: a blocking receive, from a ring or in-band, and a blocking accept, look for some
+ * microseconds whether there is anything, where that has paid. To be woken up on another processor takes
+ * longer than most answers do. It does not pay where the two programs share a processor, or others want it:
+ * then it is done seldom.
  */
 #include "ring.h"
 
@@ -11,7 +12,9 @@
 
 static __thread struct luck accepting __attribute__((tls_model("initial-exec")));
 
-#define LOOK 100000	 /* nanoseconds, at a socket: it takes as long to wake both programs up on a virtual machine, and so does a connection until its first answer */
+#define LOOK                                                                                                 \
+	100000 /* nanoseconds, at a socket: it takes as long to wake both programs up on a virtual machine,  \
+		  and so does a connection until its first answer */
 #define LOOK_RING 50000 /* and into a ring */
 #define SELDOM 64	/* waits between two looks where it does not pay; twice as many each time */
 #define PAYS_MOST 8	/* looks into a ring in a row that do not pay, until that is seldom, too */
@@ -49,9 +52,10 @@ void look_accept(int fd)
 }
 
 /*
- * While it looks no signal comes: a handler that left by longjmp would leave bytes for which there is no token, so that no poll says that they
- * are there. For the same reason the thread is not cancelled. Signals that report an error of the program
- * itself come all the same, and so does the one for which libc waits when a program changes its user.
+ * While it looks no signal comes: a handler that left by longjmp would leave bytes for which there is no
+ * token, so that no poll says that they are there. For the same reason the thread is not cancelled. Signals
+ * that report an error of the program itself come all the same, and so does the one for which libc waits when
+ * a program changes its user.
  */
 #define SIGSETXID 33
 
@@ -62,7 +66,8 @@ static uint64_t bit_of(int sig)
 
 uint64_t signals_off(void)
 {
-	uint64_t off = ~(bit_of(SIGSEGV) | bit_of(SIGBUS) | bit_of(SIGFPE) | bit_of(SIGILL) | bit_of(SIGTRAP) | bit_of(SIGSYS) | bit_of(SIGSETXID));
+	uint64_t off = ~(bit_of(SIGSEGV) | bit_of(SIGBUS) | bit_of(SIGFPE) | bit_of(SIGILL) |
+		bit_of(SIGTRAP) | bit_of(SIGSYS) | bit_of(SIGSETXID));
 	uint64_t old = 0;
 
 	SYS(rt_sigprocmask, SIG_BLOCK, &off, &old, sizeof(old));
@@ -82,16 +87,18 @@ bool signals_on(uint64_t old, enum ending ending)
 		struct kernel_action action = {0};
 
 		if ((came & bit_of(sig)) && SYS(rt_sigaction, sig, NULL, &action, sizeof(came)) == 0)
-			ends |= action.handler > (uintptr_t)SIG_IGN && (ending == ENDING_ALL || !(action.flags & SA_RESTART));
+			ends |= action.handler > (uintptr_t)SIG_IGN &&
+				(ending == ENDING_ALL || !(action.flags & SA_RESTART));
 	}
 	SYS(rt_sigprocmask, SIG_SETMASK, &old, NULL, sizeof(old));
 	return ends;
 }
 
 /*
- * look_ring has a blocking reader look into the empty ring for a while, where that has paid: neither side makes a system
- * call then but those about signals. The writer leaves out the token as long as all that it has written fits the size that the reader has asked for, so that no
- * byte is left for which there is no token. *signals: for signals_on. ending: which signals would end the receive.
+ * look_ring has a blocking reader look into the empty ring for a while, where that has paid: neither side
+ * makes a system call then but those about signals. The writer leaves out the token as long as all that it
+ * has written fits the size that the reader has asked for, so that no byte is left for which there is no
+ * token. *signals: for signals_on. ending: which signals would end the receive.
  */
 enum looked look_ring(struct ring *r, size_t want, uint64_t *signals, enum ending ending)
 {
@@ -111,8 +118,9 @@ enum looked look_ring(struct ring *r, size_t want, uint64_t *signals, enum endin
 	begun = ring_lock(r);
 	if (begun) {
 		pub = pub_load(r);
-		begun = side->state == RING_JOINED && used(r, pub) == 0 && (pub & PUB_ARMED) && !(pub & (PUB_LOOK | PUB_LEFT)) &&
-			outstanding(r, pub) == 0 && pub_swap(r, &pub, pub | code << PUB_LOOK_SHIFT);
+		begun = side->state == RING_JOINED && used(r, pub) == 0 && (pub & PUB_ARMED) &&
+			!(pub & (PUB_LOOK | PUB_LEFT)) && outstanding(r, pub) == 0 &&
+			pub_swap(r, &pub, pub | code << PUB_LOOK_SHIFT);
 		ring_unlock(r);
 	}
 	if (!begun) {

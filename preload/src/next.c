@@ -1,4 +1,7 @@
-/* The next definition of each function that may block, so that cancellation and other preloaded libraries work. */
+/*
+ * The next definition of each function that may block, so that cancellation and other preloaded libraries
+ * work.
+ */
 #include "preload.h"
 
 #include <dlfcn.h>
@@ -31,7 +34,8 @@ static int raw_connect(int fd, const struct sockaddr *sa, socklen_t len)
 	return (int)sys_return(SYS(connect, fd, sa, len));
 }
 
-static ssize_t raw_sendto(int fd, const void *b, size_t n, int flags, const struct sockaddr *sa, socklen_t len)
+static ssize_t raw_sendto(
+	int fd, const void *b, size_t n, int flags, const struct sockaddr *sa, socklen_t len)
 {
 	return sys_return(SYS(sendto, fd, b, n, flags, sa, len));
 }
@@ -107,7 +111,8 @@ static int raw_close(int fd)
 }
 
 /* glibc has these two since 2.35 and 2.34. */
-static int raw_epoll_pwait2(int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask)
+static int raw_epoll_pwait2(
+	int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask)
 {
 	return (int)sys_return(SYS(epoll_pwait2, epfd, events, max, timeout, mask, 8));
 }
@@ -141,8 +146,9 @@ struct next next = {
 };
 
 /*
- * Before glibc 2.34 dlsym was in a library of its own, and many programs load no libdl. The library then reads the symbol tables of
- * the objects that were loaded after it, in the order in which RTLD_NEXT would look at them.
+ * Before glibc 2.34 dlsym was in a library of its own, and many programs load no libdl. The library then
+ * reads the symbol tables of the objects that were loaded after it, in the order in which RTLD_NEXT would
+ * look at them.
  */
 struct lookup {
 	const char *name;
@@ -178,7 +184,9 @@ static bool symbols_of(const struct dl_phdr_info *info, struct symbols *s)
 	*s = (struct symbols){0};
 	for (; d && d->d_tag != DT_NULL; d++) {
 		/* The loader has relocated these addresses, except the vDSO's. */
-		const void *at = (const void *)(d->d_un.d_ptr < info->dlpi_addr ? info->dlpi_addr + d->d_un.d_ptr : d->d_un.d_ptr);
+		const void *at =
+			(const void *)(d->d_un.d_ptr < info->dlpi_addr ? info->dlpi_addr + d->d_un.d_ptr
+								       : d->d_un.d_ptr);
 
 		switch (d->d_tag) {
 		case DT_SYMTAB:
@@ -198,7 +206,10 @@ static bool symbols_of(const struct dl_phdr_info *info, struct symbols *s)
 	return s->table && s->strings && s->hash;
 }
 
-/* look_in looks a function up in one object. The layout of DT_GNU_HASH: four words, the Bloom filter, the buckets, the chains. */
+/*
+ * look_in looks a function up in one object. The layout of DT_GNU_HASH: four words, the Bloom filter, the
+ * buckets, the chains.
+ */
 static int look_in(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct lookup *l = arg;
@@ -223,8 +234,9 @@ static int look_in(struct dl_phdr_info *info, size_t size, void *arg)
 		uint32_t hash = chains[i - s.hash[1]];
 		const ElfW(Sym) *sym = &s.table[i];
 
-		if ((hash | 1) == (l->hash | 1) && strcmp(s.strings + sym->st_name, l->name) == 0 && sym->st_shndx != SHN_UNDEF &&
-		    ELF64_ST_TYPE(sym->st_info) == STT_FUNC && !(s.version && (s.version[i] & 0x8000))) {
+		if ((hash | 1) == (l->hash | 1) && strcmp(s.strings + sym->st_name, l->name) == 0 &&
+			sym->st_shndx != SHN_UNDEF && ELF64_ST_TYPE(sym->st_info) == STT_FUNC &&
+			!(s.version && (s.version[i] & 0x8000))) {
 			l->found = (void *)(info->dlpi_addr + sym->st_value);
 			return 1;
 		}

@@ -1,7 +1,13 @@
-/* Receives that bring the program nothing: with MSG_TRUNC, of 0 bytes, and of errors. A Unix socket knows none of them as TCP does. */
+/*
+ * Receives that bring the program nothing: with MSG_TRUNC, of 0 bytes, and of errors. A Unix socket knows
+ * none of them as TCP does.
+ */
 #include "ring.h"
 
-/* receive_nowhere reads where nothing is known of a pair: by a copy of the descriptor, or where there are to be no rings. */
+/*
+ * receive_nowhere reads where nothing is known of a pair: by a copy of the descriptor, or where there are
+ * to be no rings.
+ */
 static ssize_t receive_nowhere(int fd, struct iovec *parts, size_t n, int flags, int *out)
 {
 	struct msghdr m = {.msg_iov = parts, .msg_iovlen = n};
@@ -31,7 +37,8 @@ ssize_t receive_unwanted(struct end *e, int fd, size_t wanted, int flags, int *o
 		parts[n] = (struct iovec){nowhere, wanted < sizeof(nowhere) ? wanted : sizeof(nowhere)};
 		wanted -= parts[n].iov_len;
 	}
-	return e && span_init(&s, parts, n) ? receive_all(e, fd, s, flags, out) : receive_nowhere(fd, parts, n, flags, out);
+	return e && span_init(&s, parts, n) ? receive_all(e, fd, s, flags, out)
+					    : receive_nowhere(fd, parts, n, flags, out);
 }
 
 /*
@@ -62,7 +69,10 @@ ssize_t receive_none(struct end *e, int fd, int flags)
 	return 0;
 }
 
-/* receive_error receives from the queue of errors, where TCP has errors only of operations that no pair has. A Unix socket would give bytes. */
+/*
+ * receive_error receives from the queue of errors, where TCP has errors only of operations that no pair
+ * has. A Unix socket would give bytes.
+ */
 ssize_t receive_error(int fd)
 {
 	return guard_end(fd) ? sys_return(-EAGAIN) : NOT_OURS;

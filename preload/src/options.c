@@ -26,8 +26,9 @@
 /* is_told says whether an option has TCP tell of bytes something that a Unix socket does not. */
 static bool is_told(int name)
 {
-	return name == SO_ZEROCOPY || name == SO_TIMESTAMP_OLD || name == SO_TIMESTAMPNS_OLD || name == SO_TIMESTAMPING_OLD ||
-	       name == SO_TIMESTAMP_NEW || name == SO_TIMESTAMPNS_NEW || name == SO_TIMESTAMPING_NEW;
+	return name == SO_ZEROCOPY || name == SO_TIMESTAMP_OLD || name == SO_TIMESTAMPNS_OLD ||
+		name == SO_TIMESTAMPING_OLD || name == SO_TIMESTAMP_NEW || name == SO_TIMESTAMPNS_NEW ||
+		name == SO_TIMESTAMPING_NEW;
 }
 
 /*
@@ -36,7 +37,8 @@ static bool is_told(int name)
  */
 bool options_tell(int fd)
 {
-	static const int told[] = {SO_ZEROCOPY, SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TIMESTAMPING_OLD, SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
+	static const int told[] = {SO_ZEROCOPY, SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TIMESTAMPING_OLD,
+		SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
 
 	for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
 		int v = 0;
@@ -61,8 +63,8 @@ bool options_low(int fd)
 static bool only_tcp(int level, int name)
 {
 	if (level == SOL_SOCKET) /* letters.c has the use of a filter */
-		return name == SO_BINDTODEVICE || name == SO_MARK || name == SO_ATTACH_FILTER || name == SO_ATTACH_BPF || name == SO_LOCK_FILTER ||
-		       is_told(name);
+		return name == SO_BINDTODEVICE || name == SO_MARK || name == SO_ATTACH_FILTER ||
+			name == SO_ATTACH_BPF || name == SO_LOCK_FILTER || is_told(name);
 	if (level == IPPROTO_TCP)
 		return name == TCP_ULP || name == TCP_MD5SIG || name == TCP_FASTOPEN_CONNECT || name == TCP_REPAIR;
 	return (level == IPPROTO_IP && (name == IP_TRANSPARENT || name == IP_OPTIONS));
@@ -99,13 +101,15 @@ static bool fresh(int name, const void *value, size_t n)
 }
 
 /* Options that an end has from TCP. Each has a bit, by its place. */
-static const int same[] = {SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SO_OOBINLINE, SO_RCVLOWAT, SO_REUSEADDR, SO_BROADCAST, SO_DONTROUTE};
+static const int same[] = {SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SO_OOBINLINE, SO_RCVLOWAT,
+	SO_REUSEADDR, SO_BROADCAST, SO_DONTROUTE};
 #define SAME (sizeof(same) / sizeof(same[0]))
 _Static_assert(SAME == 9 && OPTIONS_LATER == 7u << 6, "the last three");
 #define BIT_NODELAY (1u << SAME)
 #define BIT_CORK (2u << SAME)
 #define BIT_OWNER (4u << SAME) /* of signals, which is no option, and nothing that a listener gives on */
-#define BIT_LATE (8u << SAME)  /* TCP_QUICKACK and TCP_DEFER_ACCEPT, by which a client ends the handshake late */
+#define BIT_LATE                                                                                             \
+	(8u << SAME) /* TCP_QUICKACK and TCP_DEFER_ACCEPT, by which a client ends the handshake late */
 
 /* bit_of is the bit of an option, 0 if it has none. */
 static uint32_t bit_of(int level, int name)
@@ -161,13 +165,15 @@ void options_copy(int from, int to, uint32_t which)
 }
 
 /*
- * SO_REUSEADDR, SO_BROADCAST and SO_DONTROUTE do nothing for a connection, and an end has them from its listener, or from the socket that connects. The table of
- * ends has those that are on, and getsockopt answers from it. The kernel's socket gets them before other processes, or other descriptors, have the end.
+ * SO_REUSEADDR, SO_BROADCAST and SO_DONTROUTE do nothing for a connection, and an end has them from its
+ * listener, or from the socket that connects. The table of ends has those that are on, and getsockopt answers
+ * from it. The kernel's socket gets them before other processes, or other descriptors, have the end.
  */
 
 /*
- * options_on returns the bits of these options that a listener, or a socket that connects, has on. which is birth_options of it. Of a listener that other
- * processes have the kernel is asked once: a change by another process after that does not reach the connections that this one accepts.
+ * options_on returns the bits of these options that a listener, or a socket that connects, has on. which is
+ * birth_options of it. Of a listener that other processes have the kernel is asked once: a change by another
+ * process after that does not reach the connections that this one accepts.
  */
 uint32_t options_on(int fd, uint32_t which)
 {
@@ -196,7 +202,10 @@ static void turn_on(int fd, uint32_t on)
 			SYS(setsockopt, fd, SOL_SOCKET, same[i], &one, sizeof(one));
 }
 
-/* options_later_on has the table keep the options that an end has on, which was born just now. Where the table does not have the end the kernel gets them. */
+/*
+ * options_later_on has the table keep the options that an end has on, which was born just now. Where the
+ * table does not have the end the kernel gets them.
+ */
 void options_later_on(int fd, uint32_t on)
 {
 	struct end *e = on ? end_at(fd) : NULL;
@@ -208,8 +217,9 @@ void options_later_on(int fd, uint32_t on)
 }
 
 /*
- * options_acknowledge has the kernel send the last ACK of the handshake of a socket that has connected. With some options it keeps that back for 200 ms, to
- * send it with bytes, and these go elsewhere; until then the server's accept waits.
+ * options_acknowledge has the kernel send the last ACK of the handshake of a socket that has connected. With
+ * some options it keeps that back for 200 ms, to send it with bytes, and these go elsewhere; until then the
+ * server's accept waits.
  */
 void options_acknowledge(int fd, uint32_t which)
 {
@@ -225,7 +235,10 @@ void owner_chosen(int fd)
 	birth_option(fd, BIT_OWNER, true);
 }
 
-/* owner_copy has an end send its signals to the owner that the TCP socket has. Which are to come at all is in its status. */
+/*
+ * owner_copy has an end send its signals to the owner that the TCP socket has. Which are to come at all is
+ * in its status.
+ */
 void owner_copy(int from, int to, uint32_t which)
 {
 	struct f_owner_ex owner = {0};
@@ -242,7 +255,8 @@ void owner_copy(int from, int to, uint32_t which)
 
 static int kept_gone(uint32_t gone)
 {
-	return (gone & GONE_SHUT ? KEEP_SHUT : 0) | (gone & GONE_RESET ? KEEP_RESET : 0) | (gone & GONE_LATER ? KEEP_LATER : 0);
+	return (gone & GONE_SHUT ? KEEP_SHUT : 0) | (gone & GONE_RESET ? KEEP_RESET : 0) |
+		(gone & GONE_LATER ? KEEP_LATER : 0);
 }
 
 /* options_gone is the state of a connection, as far as somebody has kept it: GONE_SHUT and GONE_RESET. */
@@ -312,7 +326,10 @@ static struct end *only_ours(int fd)
 {
 	struct end *e = end_at(fd);
 
-	return e && __atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation() && end_still(fd, e) ? e : NULL;
+	return e && __atomic_load_n(&e->generation, __ATOMIC_SEQ_CST) == births_generation() &&
+			end_still(fd, e)
+		? e
+		: NULL;
 }
 
 static bool corked(int fd)
@@ -323,7 +340,10 @@ static bool corked(int fd)
 	return cork == CORK_KERNEL ? !!(keeps(fd) & KEEP_CORK) : cork != CORK_OFF;
 }
 
-/* options_return gives a TCP socket the options that a program has set on an end: it is to take the end's place. */
+/*
+ * options_return gives a TCP socket the options that a program has set on an end: it is to take the end's
+ * place.
+ */
 void options_return(int from, int to)
 {
 	int one = 1;
@@ -343,8 +363,8 @@ void options_return(int from, int to)
 }
 
 /*
- * option_in gets the number that a program sets an option of TCP to. It returns 0, or the error that TCP has for where the number is, which the kernel finds
- * out: it reads the number before it looks for the option.
+ * option_in gets the number that a program sets an option of TCP to. It returns 0, or the error that TCP has
+ * for where the number is, which the kernel finds out: it reads the number before it looks for the option.
  */
 long option_in(int fd, const void *val, socklen_t len, int *v)
 {
@@ -560,7 +580,8 @@ static long get_ip(int fd, const struct identity *id, int level, int name, void 
  */
 #define NOT_ASKED 1
 
-static bool of_end(int fd, int level, int name, long *r, struct identity *id, long (*kernel)(int, int, int, void *, void *), void *val, void *len)
+static bool of_end(int fd, int level, int name, long *r, struct identity *id,
+	long (*kernel)(int, int, int, void *, void *), void *val, void *len)
 {
 	int domain = AF_UNIX;
 	socklen_t size = sizeof(domain);
@@ -568,7 +589,8 @@ static bool of_end(int fd, int level, int name, long *r, struct identity *id, lo
 	*r = NOT_ASKED;
 	if (!settings.on || (level == SOL_SOCKET && plain(name)))
 		return false;
-	if (level == SOL_SOCKET && SYS(getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain != AF_UNIX)
+	if (level == SOL_SOCKET && SYS(getsockopt, fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+		domain != AF_UNIX)
 		return false; /* no other system call, which a program that asks for options might not be allowed */
 	if (level != SOL_SOCKET && !only_ours(fd)) {
 		*r = kernel(fd, level, name, val, len);
@@ -593,7 +615,8 @@ static bool get_often(int fd, int level, int name, void *val, socklen_t *len)
 {
 	int on;
 
-	if (level != IPPROTO_TCP || name != TCP_CORK || !plausible(val) || !plausible(len) || *len > INT_MAX || !only_ours(fd))
+	if (level != IPPROTO_TCP || name != TCP_CORK || !plausible(val) || !plausible(len) ||
+		*len > INT_MAX || !only_ours(fd))
 		return false;
 	on = corked(fd);
 	*len = *len < sizeof(on) ? *len : sizeof(on);
@@ -642,10 +665,11 @@ static bool has_on(int fd, int level, int name)
 }
 
 /*
- * guarded makes the call that a program with a filter of system calls has asked for, and no other: it need not be allowed to ask for a name. *ends: it is an
- * option that only TCP has, and the descriptor is an end.
+ * guarded makes the call that a program with a filter of system calls has asked for, and no other: it need
+ * not be allowed to ask for a name. *ends: it is an option that only TCP has, and the descriptor is an end.
  */
-static bool guarded(int fd, int level, int name, long (*kernel)(int, int, int, void *, void *), void *val, void *len, long *r, bool *ends)
+static bool guarded(int fd, int level, int name, long (*kernel)(int, int, int, void *, void *), void *val,
+	void *len, long *r, bool *ends)
 {
 	if (!guard_on() || (level == SOL_SOCKET && (name == SO_DOMAIN || name == SO_PROTOCOL)))
 		return false;
@@ -670,7 +694,8 @@ EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 		if (level == SOL_SOCKET)
 			r = get_socket(fd, &id, name, val, len);
 		else
-			r = level == IPPROTO_TCP ? get_tcp(fd, &id, name, val, len) : get_ip(fd, &id, level, name, val, len);
+			r = level == IPPROTO_TCP ? get_tcp(fd, &id, name, val, len)
+						 : get_ip(fd, &id, level, name, val, len);
 		return (int)sys_return(r);
 	}
 	if (r == NOT_ASKED)
@@ -687,7 +712,8 @@ EXPORT int getsockopt(int fd, int level, int name, void *val, socklen_t *len)
 /* often is which options programs set for many connections. */
 static bool often(int name)
 {
-	return name == TCP_QUICKACK || name == TCP_KEEPIDLE || name == TCP_KEEPINTVL || name == TCP_KEEPCNT || name == TCP_USER_TIMEOUT;
+	return name == TCP_QUICKACK || name == TCP_KEEPIDLE || name == TCP_KEEPINTVL || name == TCP_KEEPCNT ||
+		name == TCP_USER_TIMEOUT;
 }
 
 /* harmless says whether TCP would take a number for one of them. If not the kernel judges. */
@@ -733,7 +759,9 @@ static long try_tcp(int fd, const struct identity *id, int name, const void *val
 	return r;
 }
 
-/* set_often sets options that cost no question for an end's name. False: they have to be seen to otherwise. */
+/*
+ * set_often sets options that cost no question for an end's name. False: they have to be seen to otherwise.
+ */
 static bool set_often(int fd, int name, const void *val, socklen_t len, long *r)
 {
 	struct end *e = only_ours(fd);
@@ -741,7 +769,8 @@ static bool set_often(int fd, int name, const void *val, socklen_t len, long *r)
 
 	if (!e || !(name == TCP_CORK || name == TCP_NODELAY || often(name)))
 		return false;
-	if (name == TCP_CORK && plausible(val) && len >= sizeof(v) && len <= INT_MAX) { /* it comes with every answer of some servers */
+	if (name == TCP_CORK && plausible(val) && len >= sizeof(v) &&
+		len <= INT_MAX) { /* it comes with every answer of some servers */
 		memcpy(&v, val, sizeof(v));
 		__atomic_store_n(&e->cork, v ? CORK_ON : CORK_OFF, __ATOMIC_SEQ_CST);
 		*r = 0;
@@ -775,7 +804,8 @@ static long set_ip(int fd, const struct identity *id, int level, int name, const
 	int v;
 
 	/* Programs set these in sandboxes that forbid sockets. */
-	if ((level == IPPROTO_IP && name == IP_TOS) || (level == IPPROTO_IPV6 && name == IPV6_TCLASS && id->ipv6)) {
+	if ((level == IPPROTO_IP && name == IP_TOS) ||
+		(level == IPPROTO_IPV6 && name == IPV6_TCLASS && id->ipv6)) {
 		if (option_in(fd, val, len, &v) == 0 && v >= 0 && v <= 255)
 			return 0;
 	}
@@ -792,7 +822,8 @@ static long set_socket(int fd, const struct identity *id, int name, const void *
 	int v;
 
 	if (r == 0 && (name == SO_ATTACH_FILTER || name == SO_ATTACH_BPF))
-		return SYS(setsockopt, fd, SOL_SOCKET, name, val, len); /* which some kernels have for privileged programs only, at a TCP socket */
+		return SYS(setsockopt, fd, SOL_SOCKET, name, val,
+			len); /* which some kernels have for privileged programs only, at a TCP socket */
 	if (r == 0 && name == SO_ZEROCOPY && option_in(fd, val, len, &v) == 0 && v)
 		return -EOPNOTSUPP; /* nobody would say when the bytes were sent */
 	return r;
@@ -811,7 +842,10 @@ static void chosen(int fd, uint32_t bit, const void *val)
 	birth_option(fd, bit, v);
 }
 
-/* told_again has an end tell again of the bytes that are there, as TCP does when SO_RCVLOWAT is set: by an edge, and by a signal. */
+/*
+ * told_again has an end tell again of the bytes that are there, as TCP does when SO_RCVLOWAT is set: by an
+ * edge, and by a signal.
+ */
 static void told_again(int fd)
 {
 	struct end *e = end_at(fd);
@@ -826,7 +860,10 @@ static void told_again(int fd)
 		signal_ready(fd);
 }
 
-/* set_size sets the size of the buffer of an end with a ring. It stays as it is, as it says when the ring is full. */
+/*
+ * set_size sets the size of the buffer of an end with a ring. It stays as it is, as it says when the ring
+ * is full.
+ */
 static long set_size(int fd, int name, const void *val, socklen_t len)
 {
 	struct identity id;
@@ -858,7 +895,8 @@ EXPORT int setsockopt(int fd, int level, int name, const void *val, socklen_t le
 		if (level == SOL_SOCKET)
 			r = set_socket(fd, &id, name, val, len);
 		else
-			r = level == IPPROTO_TCP ? set_tcp(fd, &id, name, val, len) : set_ip(fd, &id, level, name, val, len);
+			r = level == IPPROTO_TCP ? set_tcp(fd, &id, name, val, len)
+						 : set_ip(fd, &id, level, name, val, len);
 		return (int)sys_return(r);
 	}
 	if (r == NOT_ASKED)

@@ -60,7 +60,8 @@ static bool parse_port(struct filter *f, const char *s, bool not)
 		p.from = 1;
 		p.to = 0;
 	} else if (strcmp(s, "any") != 0) {
-		if (!parse_number(s, dash ? dash : end, &p.from) || !parse_number(dash ? dash + 1 : s, end, &p.to) || p.from > p.to)
+		if (!parse_number(s, dash ? dash : end, &p.from) ||
+			!parse_number(dash ? dash + 1 : s, end, &p.to) || p.from > p.to)
 			return false;
 	}
 	if (f->port_count == MAX_ITEMS)
@@ -105,7 +106,10 @@ static bool parse_address(struct filter *f, char *s, bool not)
 	return true;
 }
 
-/* next_item copies an item of a list, which are separated by commas and spaces. Below 0: it is too long; 0: there is none. */
+/*
+ * next_item copies an item of a list, which are separated by commas and spaces. Below 0: it is too long; 0:
+ * there is none.
+ */
 static int next_item(const char **list, char item[static MAX_ITEM])
 {
 	size_t n;
@@ -226,7 +230,10 @@ static bool address_allowed(const struct filter *f, const uint8_t ip[static 16])
 	return allowed;
 }
 
-/* policy_listen says whether a listener may be announced. At all addresses it may: its supervisor looks at each connection. */
+/*
+ * policy_listen says whether a listener may be announced. At all addresses it may: its supervisor looks at
+ * each connection.
+ */
 bool policy_listen(const struct address *local)
 {
 	return !refuse_all && port_allowed(&listening, local->port) &&
@@ -239,7 +246,10 @@ bool policy_connect(const struct address *server)
 	return !refuse_all && port_allowed(&connecting, server->port) && address_allowed(&connecting, server->ip);
 }
 
-/* policy_machine says whether a server can be on this machine: as the list says, which takes addresses from the default or the default's place. */
+/*
+ * policy_machine says whether a server can be on this machine: as the list says, which takes addresses from
+ * the default or the default's place.
+ */
 bool policy_machine(const struct address *server, bool by_default)
 {
 	if (machine_unknown || (machine.address_count > 0 && !address_allowed(&machine, server->ip)))
@@ -247,7 +257,10 @@ bool policy_machine(const struct address *server, bool by_default)
 	return machine.address_positive || by_default;
 }
 
-/* policy_disabled reads a value of GOSMC_DISABLED, NULL if it is not set. Words that ParseDisabled does not know mean yes. */
+/*
+ * policy_disabled reads a value of GOSMC_DISABLED, NULL if it is not set. Words that ParseDisabled does not
+ * know mean yes.
+ */
 bool policy_disabled(const char *v)
 {
 	static const char *const no[] = {"", "0", "no", "off", "false", "f"};

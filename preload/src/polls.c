@@ -1,8 +1,10 @@
 /*
- * Busy polling with poll. A ring that was read to its end by the one thread that polls its descriptor says to its writer that no token is needed, as in an event loop
- * with epoll: busy.c. So poll looks at such rings before the kernel and beside it, and before it sleeps it has the next bytes come with tokens.
+ * Busy polling with poll. A ring that was read to its end by the one thread that polls its descriptor says to
+ * its writer that no token is needed, as in an event loop with epoll: busy.c. So poll looks at such rings
+ * before the kernel and beside it, and before it sleeps it has the next bytes come with tokens.
  *
- * A program may poll other descriptors each time. So the kernel is left out only where it was asked about the same ones just now.
+ * A program may poll other descriptors each time. So the kernel is left out only where it was asked about the
+ * same ones just now.
  */
 #include "ring.h"
 
@@ -52,7 +54,10 @@ static void gather(struct rings *g, const struct pollfd *p, nfds_t n)
 	}
 }
 
-/* any_ready looks into each ring by a call of its own: a handler of a signal may leave the look by longjmp, and another thread may close a descriptor. */
+/*
+ * any_ready looks into each ring by a call of its own: a handler of a signal may leave the look by longjmp,
+ * and another thread may close a descriptor.
+ */
 static bool any_ready(const struct rings *g)
 {
 	for (int i = 0; i < g->n; i++)
@@ -95,7 +100,9 @@ static int add(struct pollfd *p, nfds_t n, int r, bool knows)
 		short says = p[i].events & READS;
 		uint32_t serial;
 
-		if (!says || !(epoll_instance(p[i].fd, &serial) ? busy_instance(p[i].fd, serial) : busy_bytes(p[i].fd)))
+		if (!says ||
+			!(epoll_instance(p[i].fd, &serial) ? busy_instance(p[i].fd, serial)
+							   : busy_bytes(p[i].fd)))
 			continue;
 		if (!knows)
 			says |= (short)busy_writable(p[i].fd, (uint32_t)p[i].events);
@@ -118,7 +125,8 @@ static int answer(const struct rings *g, struct pollfd *p, nfds_t n, const sigse
 }
 
 /* look looks for a while whether something comes. *r: what the kernel says, or a signal. */
-static bool look(const struct rings *g, struct pollfd *p, nfds_t n, const sigset_t *mask, uint64_t begin, int *r)
+static bool look(
+	const struct rings *g, struct pollfd *p, nfds_t n, const sigset_t *mask, uint64_t begin, int *r)
 {
 	struct glance at;
 	bool paid = false;
@@ -137,8 +145,8 @@ static bool look(const struct rings *g, struct pollfd *p, nfds_t n, const sigset
 }
 
 /*
- * polls_wait is poll as far as that need not sleep: it returns a number of descriptors, an error of the kernel below 0, or POLLS_SLEEP. waits: whether the program
- * would wait.
+ * polls_wait is poll as far as that need not sleep: it returns a number of descriptors, an error of the
+ * kernel below 0, or POLLS_SLEEP. waits: whether the program would wait.
  */
 int polls_wait(struct pollfd *p, nfds_t n, bool waits, const sigset_t *mask)
 {

@@ -33,7 +33,10 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* plausible says whether memory may be where a pointer of the program's points: none is in the first and in the last page. */
+/*
+ * plausible says whether memory may be where a pointer of the program's points: none is in the first and in
+ * the last page.
+ */
 static inline bool plausible(const void *p)
 {
 	return (uintptr_t)p + 4096 >= 2 * 4096;
@@ -126,7 +129,11 @@ _Static_assert(sizeof(struct reply) == 16, "struct reply");
 #define LETTERBOXES 16
 
 struct board {
-	uint32_t waiting; /* offers that were asked about. While there are none, and the connection is not marked, accept need not ask */
+	/*
+	 * offers that were asked about. While there are none, and the connection is not marked, accept need not
+	 * ask
+	 */
+	uint32_t waiting;
 	uint32_t pid;	  /* of the supervisor, in its namespace; the rest are its descriptors */
 	uint32_t notes;
 	uint32_t reserved;
@@ -170,7 +177,8 @@ void hidden_drop(void);
 
 /* letters.c */
 bool letter_possible(const char *path, const struct identity *id);
-bool letter_send(const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg);
+bool letter_send(
+	const char *path, const struct identity *id, struct message *m, int end, int fd, int *maxseg);
 void letter_unmark(int fd, int maxseg);
 bool letter_withdraw(int fd);
 bool letter_marked(int fd);
@@ -187,10 +195,11 @@ void reach_refused(const struct address *to);
 
 /* hosts.c */
 enum hosts_state {
-	HOSTS_TCP,	  /* it is, or stays, what it is */
+	HOSTS_TCP, /* it is, or stays, what it is */
 	HOSTS_CONNECTING, /* not connected yet */
-	HOSTS_FRESH,	  /* connected just now, and nothing has gone over it */
-	HOSTS_STALE,	  /* nothing has gone over it either, and it stays what it is; the server waits for CLC, or has */
+	HOSTS_FRESH, /* connected just now, and nothing has gone over it */
+	/* nothing has gone over it either, and it stays what it is; the server waits for CLC, or has */
+	HOSTS_STALE,
 };
 
 void hosts_read(const char *v);
@@ -210,13 +219,24 @@ struct settings {
 	bool on;
 	char socket[108]; /* of our supervisor */
 	size_t dir;	  /* how much of it is the directory, with the last slash */
-	size_t part;	  /* how much is before the number of the user whose part of a shared run directory that is; 0: it is none */
+	/*
+	 * how much is before the number of the user whose part of a shared run directory that is; 0: it is none
+	 */
+	size_t part;
 	bool letters;	  /* the directory of supervisors is ours alone: its contents can be believed */
 	bool rings;	  /* unless GOSMC_RUN_RINGS says no */
 	uint64_t ring_after; /* bytes in-band before a ring joins: GOSMC_RING_AFTER */
-	uint64_t bulk_after; /* the same where many bytes are the only reason for one: GOSMC_RUN_RING_AFTER, without GOSMC_RING_AFTER */
-	uint64_t memory;     /* bytes of the rings of a process, at most; 0: no bound. GOSMC_MEMORY, GOSMC_RUN_MEMORY */
-	uint32_t short_after; /* short connections to a server, one after another, after which others stay TCP; 0: never. GOSMC_SHORT_AFTER, GOSMC_RUN_SHORT_AFTER */
+	/*
+	 * the same where many bytes are the only reason for one: GOSMC_RUN_RING_AFTER, without GOSMC_RING_AFTER
+	 */
+	uint64_t bulk_after;
+	/* bytes of the rings of a process, at most; 0: no bound. GOSMC_MEMORY, GOSMC_RUN_MEMORY */
+	uint64_t memory;
+	/*
+	 * short connections to a server, one after another, after which others stay TCP; 0: never.
+	 * GOSMC_SHORT_AFTER, GOSMC_RUN_SHORT_AFTER
+	 */
+	uint32_t short_after;
 	int queue;	     /* bytes that a socket may hold, as SO_SNDBUF has them */
 	uid_t uid;	  /* of the program when it was started; it may be another one now */
 };
@@ -449,8 +469,10 @@ struct next {
 	FILE *(*fdopen)(int, const char *);
 	int (*system)(const char *);
 	FILE *(*popen)(const char *, const char *);
-	int (*posix_spawn)(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const *, char *const *);
-	int (*posix_spawnp)(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *, char *const *, char *const *);
+	int (*posix_spawn)(pid_t *, const char *, const posix_spawn_file_actions_t *,
+		const posix_spawnattr_t *, char *const *, char *const *);
+	int (*posix_spawnp)(pid_t *, const char *, const posix_spawn_file_actions_t *,
+		const posix_spawnattr_t *, char *const *, char *const *);
 	int (*posix_spawn_file_actions_adddup2)(posix_spawn_file_actions_t *, int, int);
 	int (*execvpe)(const char *, char *const *, char *const *);
 	pid_t (*fork)(void);	   /* null until then */
@@ -460,7 +482,8 @@ struct next {
 	int (*daemon)(int, int);
 	int (*fcntl)(int, int, ...);   /* null until then */
 	int (*fcntl64)(int, int, ...); /* null until then */
-	int (*pthread_key_create)(unsigned *, void (*)(void *)); /* these are null, too, where libc has them in another library that is not there */
+	/* these are null, too, where libc has them in another library that is not there */
+	int (*pthread_key_create)(unsigned *, void (*)(void *));
 	int (*pthread_setspecific)(unsigned, const void *);
 };
 extern struct next next;

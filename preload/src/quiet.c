@@ -45,8 +45,8 @@ bool quiet_shut(struct end *e, int fd)
 {
 	if (quiet_has(e))
 		return true;
-	if (__atomic_load_n(&e->watched, __ATOMIC_SEQ_CST) || !end_alone(e) || (__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_SHUT) ||
-	    !end_is(fd, e) || !one_thread())
+	if (__atomic_load_n(&e->watched, __ATOMIC_SEQ_CST) || !end_alone(e) ||
+		(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_SHUT) || !end_is(fd, e) || !one_thread())
 		return false;
 	for (int i = 0; i < QUIET; i++) {
 		if (quiet[i])

@@ -2,7 +2,8 @@
  * Pairing tokens: a client in another network namespace, or of another user, knows of no supervisor
  * of the server. 'gosmc agent' has the kernel put a token on the SYN and on the SYN-ACK of sockets that ask,
  * so both ends know from their own sockets that the other one has asked, too. Then each asks its own
- * supervisor for its end of a pair, which that gets from the agent. Nobody knows tokens here: the socket is the proof.
+ * supervisor for its end of a pair, which that gets from the agent. Nobody knows tokens here: the socket is
+ * the proof.
  *
  * A client asks only where the server can be on this machine, as far as its address says, and a server
  * always: where there is no agent both are told so by one system call, a few times in a second.
@@ -41,8 +42,9 @@ __attribute__((constructor)) static void name_read(void)
 }
 
 /*
- * Where the kernel does not know the option there is no agent, and nobody asks again for NONE_MSEC: a connect and an accept cost no system call more
- * than without us. Two threads may write it at once: then one asks once more, or later.
+ * Where the kernel does not know the option there is no agent, and nobody asks again for NONE_MSEC: a connect
+ * and an accept cost no system call more than without us. Two threads may write it at once: then one asks
+ * once more, or later.
  */
 #define NONE_MSEC 200
 
@@ -79,7 +81,9 @@ static long option(int fd, int on)
 	return SYS(setsockopt, fd, LEVEL, name, &on, sizeof(on));
 }
 
-/* reach_ask asks for tokens on a socket that is neither connected nor listening. False: there will be none. */
+/*
+ * reach_ask asks for tokens on a socket that is neither connected nor listening. False: there will be none.
+ */
 bool reach_ask(int fd)
 {
 	return !none() && note(option(fd, 1)) == 0;
@@ -91,7 +95,10 @@ void reach_withdraw(int fd)
 	(void)option(fd, 0);
 }
 
-/* plain_tcp says whether a socket is TCP's, and not multipath TCP's, which knows no option of this level whether there is an agent or not. */
+/*
+ * plain_tcp says whether a socket is TCP's, and not multipath TCP's, which knows no option of this level
+ * whether there is an agent or not.
+ */
 static bool plain_tcp(int fd)
 {
 	int protocol = 0;
@@ -122,15 +129,20 @@ void reach_listen(int fd)
 	int protocol = 0;
 	socklen_t len = sizeof(protocol);
 
-	if (settings.on && (name != 0 || hosts_some()) && !guard_on() && SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
-	    protocol == IPPROTO_TCP && address_of(fd, false, &id.local, &id.ipv6) && policy_listen(&id.local) && !options_tell(fd)) {
+	if (settings.on && (name != 0 || hosts_some()) && !guard_on() &&
+		SYS(getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
+		protocol == IPPROTO_TCP && address_of(fd, false, &id.local, &id.ipv6) &&
+		policy_listen(&id.local) && !options_tell(fd)) {
 		if (name != 0)
 			(void)note(option(fd, 1)); /* an agent may have come just now */
 		(void)hosts_ask(fd);
 	}
 }
 
-/* is_private says whether an address is of a private network (RFC 1918, RFC 4193), a shared one (RFC 6598), on one link, or loopback. */
+/*
+ * is_private says whether an address is of a private network (RFC 1918, RFC 4193), a shared one (RFC 6598),
+ * on one link, or loopback.
+ */
 static bool is_private(const struct address *to)
 {
 	const uint8_t *ip = to->ip + 12;
@@ -138,11 +150,15 @@ static bool is_private(const struct address *to)
 
 	if (memcmp(to->ip, mapped, sizeof(mapped)) != 0)
 		return (to->ip[0] & 0xfe) == 0xfc || address_is_loopback(to);
-	return ip[0] == 10 || ip[0] == 127 || (ip[0] == 172 && (ip[1] & 0xf0) == 16) || (ip[0] == 192 && ip[1] == 168) ||
-	       (ip[0] == 169 && ip[1] == 254) || (ip[0] == 100 && (ip[1] & 0xc0) == 64);
+	return ip[0] == 10 || ip[0] == 127 || (ip[0] == 172 && (ip[1] & 0xf0) == 16) ||
+		(ip[0] == 192 && ip[1] == 168) || (ip[0] == 169 && ip[1] == 254) ||
+		(ip[0] == 100 && (ip[1] & 0xc0) == 64);
 }
 
-/* Servers that have not taken connections a moment ago. Two threads may write one at once: then it is of no server, or for another time. */
+/*
+ * Servers that have not taken connections a moment ago. Two threads may write one at once: then it is of no
+ * server, or for another time.
+ */
 #define REFUSED 16
 #define REFUSED_SEC 1
 
@@ -153,7 +169,8 @@ static struct {
 
 static uint64_t key_of(const struct address *to)
 {
-	return fnv1a(fnv1a(FNV1A_BASIS, (const char *)to->ip, sizeof(to->ip)), (const char *)&to->port, sizeof(to->port));
+	return fnv1a(fnv1a(FNV1A_BASIS, (const char *)to->ip, sizeof(to->ip)), (const char *)&to->port,
+		sizeof(to->port));
 }
 
 /* reach_refused notes that a server, or our supervisor, did not take a connection. */
@@ -161,7 +178,8 @@ void reach_refused(const struct address *to)
 {
 	uint64_t key = key_of(to);
 
-	__atomic_store_n(&refused[key % REFUSED].until, supervisor_clock() + (int64_t)REFUSED_SEC * SEC, __ATOMIC_RELAXED);
+	__atomic_store_n(&refused[key % REFUSED].until, supervisor_clock() + (int64_t)REFUSED_SEC * SEC,
+		__ATOMIC_RELAXED);
 	__atomic_store_n(&refused[key % REFUSED].key, key, __ATOMIC_RELAXED);
 }
 

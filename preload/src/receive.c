@@ -13,7 +13,9 @@
 #define ENOUGH 4096
 #define PATIENCE 16  /* times in one receive */
 #define LUCK_MOST 8
-#define FUTILE 512   /* waits in a row in which it did not pay, after which programs that take turns leave their rings */
+#define FUTILE                                                                                               \
+	512 /* waits in a row in which it did not pay, after which programs that take turns leave their      \
+	       rings */
 #define FINISH_PAYS 6 /* answers that are there after a sleep */
 #define FINISH_LUCK 4
 #define FINISH_SELDOM 64
@@ -99,8 +101,9 @@ static void came_in(struct ring *r)
 }
 
 /*
- * turn_gift is turn_waiting where no mark comes. The writer switches when everything in the socket has been read: so all that is there before it is seen that it has not switched is
- * bytes, and no more than that is taken; and all that is there afterwards is tokens.
+ * turn_gift is turn_waiting where no mark comes. The writer switches when everything in the socket has been
+ * read: so all that is there before it is seen that it has not switched is bytes, and no more than that is
+ * taken; and all that is there afterwards is tokens.
  */
 static enum turn turn_gift(struct end *e, struct ring *r, int fd, struct span *s, int flags, long *result)
 {
@@ -166,13 +169,19 @@ static enum turn turn_waiting(struct ring *r, int fd, struct span *s, int flags,
 	return *result == -EAGAIN ? TURN_EMPTY : TURN_RESULT;
 }
 
-/* arm has the next publication come with a token, and takes those out that came before. False: it is not empty. */
+/*
+ * arm has the next publication come with a token, and takes those out that came before. False: it is not
+ * empty.
+ */
 static bool arm(struct ring *r, int fd, uint64_t pub)
 {
 	if (!(pub & PUB_ARMED) && !pub_swap(r, &pub, pub | PUB_ARMED))
 		return false;
 	eat(r, fd, outstanding(r, pub));
-	/* One that is on its way would say that something is here. If it is not here soon, its writer is stopped. */
+	/*
+	 * One that is on its way would say that something is here. If it is not here soon, its writer is
+	 * stopped.
+	 */
 	for (int i = 0; i < TURNS && outstanding(r, pub) != 0; i++) {
 		SYS(sched_yield);
 		eat(r, fd, outstanding(r, pub));
@@ -211,8 +220,8 @@ static enum turn turn_empty(struct end *e, struct ring *r, int fd, uint64_t pub,
 }
 
 /*
- * more looks for a moment whether more comes, where that has paid: a token costs both sides as much as many small
- * sends. It does not pay where the two programs share a processor.
+ * more looks for a moment whether more comes, where that has paid: a token costs both sides as much as many
+ * small sends. It does not pay where the two programs share a processor.
  */
 static bool more(struct ring *r, int *patience)
 {
@@ -284,8 +293,9 @@ void receive_no_more(struct ring *r)
 {
 	uint64_t pub = pub_load(r);
 
-	while ((r->side->state == RING_WAITING || r->side->state == RING_JOINED) && !(pub & (PUB_LEFT | PUB_WITHDRAWN)) &&
-	       !pub_swap(r, &pub, (pub & ~(PUB_ARMED | PUB_LOOK)) | PUB_READER_LEFT))
+	while ((r->side->state == RING_WAITING || r->side->state == RING_JOINED) &&
+		!(pub & (PUB_LEFT | PUB_WITHDRAWN)) &&
+		!pub_swap(r, &pub, (pub & ~(PUB_ARMED | PUB_LOOK)) | PUB_READER_LEFT))
 		;
 }
 
@@ -300,7 +310,8 @@ static void make_room(struct ring *r, int fd)
 }
 
 /* turn_joined reads the bytes in the ring. *armed: these were all, and the next ones come with a token. */
-static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span *s, int flags, bool woken, int *patience, bool *armed)
+static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span *s, int flags, bool woken,
+	int *patience, bool *armed)
 {
 	uint64_t pub = pub_load(r);
 	size_t n, first, at;
@@ -338,7 +349,8 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 	pub = pub_load(r);
 	if (used(r, pub) == 0 && (pub & PUB_LEFT))
 		end_empty(r, fd, pub); /* a token that stayed would say that something is there */
-	else if (used(r, pub) == 0 && !(s->left && *patience > 0 && !r->busy && more(r, patience)) && arm(r, fd, pub)) {
+	else if (used(r, pub) == 0 && !(s->left && *patience > 0 && !r->busy && more(r, patience)) &&
+		arm(r, fd, pub)) {
 		*armed = true;
 		busy_drained(e, r, fd);
 	}
@@ -349,10 +361,11 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 }
 
 /*
- * let_finish lets a writer go on that a token of its own has had interrupted on this processor, in the middle of an answer: TCP would have kept
- * the first part for the second, and here each would cost a token, a wake-up and two reads. It sleeps for as short as the kernel can, 50 us: sched_yield
- * would give the processor to others, too, for as long as they like. That pays where there are answers to many connections to be sent meanwhile, as is
- * seen by how many there are to read then; else it is tried ever more seldom.
+ * let_finish lets a writer go on that a token of its own has had interrupted on this processor, in the middle
+ * of an answer: TCP would have kept the first part for the second, and here each would cost a token, a
+ * wake-up and two reads. It sleeps for as short as the kernel can, 50 us: sched_yield would give the
+ * processor to others, too, for as long as they like. That pays where there are answers to many connections
+ * to be sent meanwhile, as is seen by how many there are to read then; else it is tried ever more seldom.
  */
 static void let_finish(const struct ring *r)
 {
@@ -421,7 +434,8 @@ static ssize_t wait_again(int fd, struct waits *w, bool limited, bool some)
 		return next.recv(fd, &c, 1, MSG_PEEK);
 	if (w->until == 0) {
 		w->until = UINT64_MAX;
-		if (SYS(getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) == 0 && (limit.tv_sec || limit.tv_usec) && limit.tv_sec < 1000000000)
+		if (SYS(getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &len) == 0 &&
+			(limit.tv_sec || limit.tv_usec) && limit.tv_sec < 1000000000)
 			w->until = w->began + (uint64_t)limit.tv_sec * 1000000000u + (uint64_t)limit.tv_usec * 1000u;
 	}
 	if (w->until == UINT64_MAX && !some)
@@ -430,7 +444,8 @@ static ssize_t wait_again(int fd, struct waits *w, bool limited, bool some)
 	now = now < w->until ? w->until - now : 0;
 	rest = (struct timespec){.tv_sec = (time_t)(now / 1000000000u), .tv_nsec = (long)(now % 1000000000u)};
 	if (next.ppoll(&p, 1, w->until == UINT64_MAX ? NULL : &rest, NULL) < 0)
-		return errno == EINVAL ? next.recv(fd, &c, 1, MSG_PEEK) : -1; /* with RLIMIT_NOFILE 0 none may be polled */
+		return errno == EINVAL ? next.recv(fd, &c, 1, MSG_PEEK)
+				       : -1; /* with RLIMIT_NOFILE 0 none may be polled */
 	if (some && (p.revents & POLLERR))
 		return 0;
 	return sys_return(SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL));
@@ -454,7 +469,8 @@ static void woken_up(struct ring *r, int fd, struct waits *w)
 }
 
 /* ring_receive reads as much as it can. *ended: the rest is in the socket. */
-static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
+static ssize_t ring_receive(
+	struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
 {
 	bool waitall = (flags & MSG_WAITALL) && !(flags & MSG_PEEK);
 	int patience = PATIENCE;
@@ -474,7 +490,8 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 		else {
 			switch ((enum ring_state)r->side->state) {
 			case RING_WAITING:
-				turn = r->gift ? turn_gift(e, r, fd, s, flags, &result) : turn_waiting(r, fd, s, flags, &result);
+				turn = r->gift ? turn_gift(e, r, fd, s, flags, &result)
+					       : turn_waiting(r, fd, s, flags, &result);
 				break;
 			case RING_JOINED:
 				turn = turn_joined(e, r, fd, s, flags, woken, &patience, &armed);
@@ -545,7 +562,9 @@ static ssize_t ring_receive(struct end *e, struct ring *r, int fd, struct span *
 			if (came == LOOKED_SIGNAL)
 				result = sys_return(-EINTR);
 			else if (all != s->left || !idle_wait(e, r, fd, &result))
-				result = wait_again(fd, &waits, waitall || (__atomic_load_n(&e->never, __ATOMIC_RELAXED) & LIMITED), all != s->left);
+				result = wait_again(fd, &waits,
+					waitall || (__atomic_load_n(&e->never, __ATOMIC_RELAXED) & LIMITED),
+					all != s->left);
 		} else if (all != s->left) {
 			return (ssize_t)(all - s->left);
 		} else {
@@ -607,7 +626,8 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 				leave_out(e, fd);
 			}
 		} else {
-			n = flags & MSG_WAITALL ? receive_whole(e, fd, &s, flags, out, &again) : receive_in_band(e, fd, &s, flags, out, &again);
+			n = flags & MSG_WAITALL ? receive_whole(e, fd, &s, flags, out, &again)
+						: receive_in_band(e, fd, &s, flags, out, &again);
 			if (n == 0 && !again && all != s.left)
 				n = (ssize_t)(all - s.left);
 			if (n < 0 && errno == ENOTSOCK && all == s.left) {
@@ -646,8 +666,8 @@ ssize_t receive_all(struct end *e, int fd, struct span s, int flags, int *out)
 }
 
 /*
- * end_receive reads as recvmsg does; e is null where nothing is known of a descriptor, which matters for MSG_TRUNC and MSG_ERRQUEUE only. NOT_OURS: nothing was
- * done, the descriptor is something else.
+ * end_receive reads as recvmsg does; e is null where nothing is known of a descriptor, which matters for
+ * MSG_TRUNC and MSG_ERRQUEUE only. NOT_OURS: nothing was done, the descriptor is something else.
  */
 ssize_t end_receive(struct end *e, int fd, const struct iovec *iov, size_t count, int flags, int *out)
 {
@@ -689,7 +709,8 @@ static void leaves(struct ring *r, int fd)
 	switch ((enum ring_state)r->side->state) {
 	case RING_WAITING:
 		if ((pub & PUB_WITHDRAWN) ||
-		    __atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_NO_MORE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			__atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_NO_MORE, false,
+				__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			r->side->state = RING_ENDED;
 		break;
 	case RING_JOINED:
@@ -710,27 +731,35 @@ static void leaves(struct ring *r, int fd)
 }
 
 /*
- * receive_idle leaves a ring through which nothing has come for long, and gives its memory back: nothing can be published there any more. many: a small one, or one that has
- * carried little, is to be left, too. False: it is to stay. The lock is held.
+ * receive_idle leaves a ring through which nothing has come for long, and gives its memory back: nothing can
+ * be published there any more. many: a small one, or one that has carried little, is to be left, too. False:
+ * it is to stay. The lock is held.
  */
 bool receive_idle(struct ring *r, int fd, bool many)
 {
 	uint32_t is = ATTACHED_SWITCHED;
 
-	if (r->side->state != RING_JOINED || r->gift || (!many && (r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES)) || used(r, pub_load(r)) != 0)
+	if (r->side->state != RING_JOINED || r->gift ||
+		(!many && (r->size <= RING_BYTES_ANSWERS || r->side->cursor < IDLE_BYTES)) ||
+		used(r, pub_load(r)) != 0)
 		return false;
-	__atomic_compare_exchange_n(&r->h->attached, &is, ATTACHED_IDLE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	__atomic_compare_exchange_n(
+		&r->h->attached, &is, ATTACHED_IDLE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	leaves(r, fd);
 	if (r->side->state == RING_ENDED) {
 		SYS(madvise, r->data, r->size, MADV_REMOVE);
 		return true;
 	}
 	is = ATTACHED_IDLE;
-	__atomic_compare_exchange_n(&r->h->attached, &is, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	__atomic_compare_exchange_n(
+		&r->h->attached, &is, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	return false;
 }
 
-/* leave_in has the receiving direction come back in-band. False: there are bytes in the ring, which only we can read. */
+/*
+ * leave_in has the receiving direction come back in-band. False: there are bytes in the ring, which only we
+ * can read.
+ */
 bool leave_in(struct end *e, int fd)
 {
 	return end_leaves(e, fd, &e->in, leaves);
@@ -738,7 +767,10 @@ bool leave_in(struct end *e, int fd)
 
 #define MARK_TURNS 2000 /* milliseconds until a mark comes that is on its way */
 
-/* keep writes bytes to the end of a file. False: that is not possible, or there are more than the peer can have sent, which would go on for ever. */
+/*
+ * keep writes bytes to the end of a file. False: that is not possible, or there are more than the peer can
+ * have sent, which would go on for ever.
+ */
 static bool keep(int file, const void *b, size_t n, uint64_t *length)
 {
 	if (n > HAND_MOST - *length)
@@ -754,7 +786,10 @@ static bool keep(int file, const void *b, size_t n, uint64_t *length)
 	return true;
 }
 
-/* hand_in_band keeps the bytes in the socket up to the second mark, which is there or on its way, or up to the switch of a ring that both sides have from the beginning. */
+/*
+ * hand_in_band keeps the bytes in the socket up to the second mark, which is there or on its way, or up to
+ * the switch of a ring that both sides have from the beginning.
+ */
 static bool hand_in_band(struct ring *r, int fd, int rest, uint64_t *length)
 {
 	struct timespec pause = {.tv_nsec = 1000000};
@@ -790,10 +825,12 @@ static bool hand_in_band(struct ring *r, int fd, int rest, uint64_t *length)
 			if (!keep(rest, piece, (size_t)n, length))
 				return false;
 		} else if (n != -EAGAIN || (pub_load(r) & PUB_WITHDRAWN) ||
-			   __atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_NO_MORE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+			__atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_NO_MORE, false,
+				__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			side->state = RING_ENDED; /* the peer has gone, or has not switched */
 		} else if (turn++ == MARK_TURNS || (r->gift && yes != ATTACHED_SWITCHED)) {
-			return false; /* no mark is on its way where both sides have had the ring from the beginning: the peer lies */
+			/* no mark is on its way where both sides have had the ring from the beginning: the peer lies */
+			return false;
 		} else if (!r->gift) {
 			SYS(nanosleep, &pause, NULL);
 		}
@@ -850,15 +887,19 @@ void receive_shut(struct end *e, bool both)
 		return;
 	pub = pub_load(r);
 	/*
-	 * Bytes that are there without a token reset the connection as others do, if they are not read until the end is closed. Where sending is shut down, too, its peer
-	 * cannot tell that from an end that is closed, and TCP takes what it sends until then.
+	 * Bytes that are there without a token reset the connection as others do, if they are not read until
+	 * the end is closed. Where sending is shut down, too, its peer cannot tell that from an end that is
+	 * closed, and TCP takes what it sends until then.
 	 */
 	if (both || r->side->state != RING_JOINED || used(r, pub) == 0 || outstanding(r, pub) != 0)
 		__atomic_store_n(&r->h->shut, 1, __ATOMIC_SEQ_CST);
 	ring_exit(r);
 }
 
-/* receive_tidy takes tokens out that nothing is behind: to close with bytes unread means a reset to the peer. */
+/*
+ * receive_tidy takes tokens out that nothing is behind: to close with bytes unread means a reset to the
+ * peer.
+ */
 void receive_tidy(struct end *e, int fd)
 {
 	struct ring *r;
@@ -886,7 +927,8 @@ void receive_mend(struct ring *r, int fd)
 	uint64_t pub = pub_load(r);
 	uint32_t reads = side->reads;
 
-	if (reads == READS_TAKE && is_mark(&side->coming) && side->state == RING_WAITING && !(pub & PUB_WITHDRAWN))
+	if (reads == READS_TAKE && is_mark(&side->coming) && side->state == RING_WAITING &&
+		!(pub & PUB_WITHDRAWN))
 		side->state = RING_JOINED;
 	if (reads != READS_NOT)
 		came_in(r);

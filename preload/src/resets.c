@@ -12,7 +12,9 @@
 #include "ring.h"
 
 #define RESETS_MAGIC 0x31747372736f67ull
-#define RESETS 8192 /* a mark that takes the place of another one has the connection of that end in an end of file */
+#define RESETS                                                                                               \
+	8192 /* a mark that takes the place of another one has the connection of that end in an end of file  \
+	      */
 
 struct resets {
 	uint64_t magic;
@@ -27,7 +29,10 @@ static struct resets *table;
 /* resets_open maps the table of a directory that nobody else can write to. */
 void resets_open(void) { table = table_map("resets", sizeof(*table), RESETS_MAGIC); }
 
-/* slot is where the mark of one of the two ends of a pair is, or would be. NULL: it is none, or there is no table. */
+/*
+ * slot is where the mark of one of the two ends of a pair is, or would be. NULL: it is none, or there is no
+ * table.
+ */
 static uint64_t *slot(int fd, bool peer, uint64_t *key)
 {
 	struct sockaddr_un sun;
@@ -47,7 +52,8 @@ void reset_mark(int fd, bool on)
 	uint64_t key;
 	uint64_t *at;
 
-	if (!table || guard_on() || !table_writable(table) || (!on && !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST)))
+	if (!table || guard_on() || !table_writable(table) ||
+		(!on && !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST)))
 		return;
 	at = slot(fd, false, &key);
 	if (!at)
@@ -65,17 +71,21 @@ static uint64_t *reset_of(const struct end *e, int fd, uint64_t *key)
 {
 	uint64_t *at;
 
-	if (!table || (__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET) || !table_readable(&table->any) ||
-	    !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST))
+	if (!table || (__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET) ||
+		!table_readable(&table->any) || !__atomic_load_n(&table->any, __ATOMIC_SEQ_CST))
 		return NULL;
 	at = slot(fd, true, key);
-	return at && __atomic_load_n(at, __ATOMIC_SEQ_CST) == *key && end_hung_up(fd) && !(end_gone(e, fd) & GONE_RESET) ? at : NULL;
+	return at && __atomic_load_n(at, __ATOMIC_SEQ_CST) == *key && end_hung_up(fd) &&
+			!(end_gone(e, fd) & GONE_RESET)
+		? at
+		: NULL;
 }
 
 /* abandoned says whether the peer has closed with bytes of ours unread, and the program was not told. */
 static bool abandoned(const struct end *e, int fd)
 {
-	return send_unread(e) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET) && end_hung_up(fd) && !(end_gone(e, fd) & GONE_RESET);
+	return send_unread(e) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & GONE_RESET) &&
+		end_hung_up(fd) && !(end_gone(e, fd) & GONE_RESET);
 }
 
 /* reset_came says, once, whether the peer has reset the connection in which nothing more comes. */
@@ -84,7 +94,8 @@ bool reset_came(struct end *e, int fd)
 	uint64_t key;
 	uint64_t *at = reset_of(e, fd, &key);
 
-	if ((!at || !__atomic_compare_exchange_n(at, &key, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) && !abandoned(e, fd))
+	if ((!at || !__atomic_compare_exchange_n(at, &key, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) &&
+		!abandoned(e, fd))
 		return false;
 	end_reset(e, fd);
 	return true;

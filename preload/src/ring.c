@@ -11,7 +11,8 @@
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static struct ring rings[RINGS];
-static uint64_t slots[RINGS / 64]; /* a bit for each that is taken: the lowest one that is free is found in 64 words, however many there are */
+/* a bit for each that is taken: the lowest one that is free is found in 64 words, however many there are */
+static uint64_t slots[RINGS / 64];
 static uint32_t taken;
 uint64_t ring_memory; /* bytes of data of all rings of this process */
 static __thread uint32_t thread __attribute__((tls_model("initial-exec")));
@@ -42,7 +43,8 @@ uint64_t ring_now(void)
 static void each(void (*what)(struct ring_side *side))
 {
 	for (unsigned i = ring_next(0); i < RINGS; i = ring_next(i + 1))
-		if (__atomic_load_n(&rings[i].used, __ATOMIC_SEQ_CST) == 1 && __atomic_load_n(&rings[i].refs, __ATOMIC_SEQ_CST))
+		if (__atomic_load_n(&rings[i].used, __ATOMIC_SEQ_CST) == 1 &&
+			__atomic_load_n(&rings[i].refs, __ATOMIC_SEQ_CST))
 			what(rings[i].side);
 }
 
@@ -61,15 +63,16 @@ static bool exchange(struct ring_side *side, int32_t from, int32_t to)
 	for (size_t i = 0; i < HOLDERS; i++) {
 		int32_t have = from;
 
-		if (__atomic_compare_exchange_n(&side->holders[i], &have, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		if (__atomic_compare_exchange_n(
+			    &side->holders[i], &have, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			return true;
 	}
 	return false;
 }
 
 /*
- * forked has this process be one of those that have an end. Where its number means nothing to the one that has forked it there is no telling, nor where a filter of
- * system calls may kill for the question.
+ * forked has this process be one of those that have an end. Where its number means nothing to the one that
+ * has forked it there is no telling, nor where a filter of system calls may kill for the question.
  */
 static void forked(struct ring_side *side)
 {
@@ -78,7 +81,10 @@ static void forked(struct ring_side *side)
 	not_forked(side);
 }
 
-/* ring_forking is for a process that is about to fork, ring_not_forked for one that has not, and ring_forked for the new one. */
+/*
+ * ring_forking is for a process that is about to fork, ring_not_forked for one that has not, and
+ * ring_forked for the new one.
+ */
 void ring_forking(void)
 {
 	each(forking);
@@ -141,7 +147,10 @@ static bool afford(uint32_t size)
 	return false;
 }
 
-/* slot_take takes a slot. It is not used before it is whole: a call that is late in the ring that had it before finds nothing to release. */
+/*
+ * slot_take takes a slot. It is not used before it is whole: a call that is late in the ring that had it
+ * before finds nothing to release.
+ */
 static struct ring *slot_take(void)
 {
 	for (unsigned w = 0; w < RINGS / 64; w++) {
@@ -150,7 +159,8 @@ static struct ring *slot_take(void)
 		while (~have) {
 			unsigned bit = (unsigned)__builtin_ctzll(~have);
 
-			if (__atomic_compare_exchange_n(&slots[w], &have, have | 1ull << bit, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+			if (__atomic_compare_exchange_n(&slots[w], &have, have | 1ull << bit, false,
+				    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
 				__atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
 				return &rings[w * 64 + bit];
 			}
@@ -297,8 +307,8 @@ struct ring *ring_take(int memfd)
 	uint32_t size;
 	long seals = SYS(fcntl, memfd, F_GET_SEALS);
 
-	if (!ring_guard || seals < 0 || (seals & SEALS) != SEALS || SYS(fstat, memfd, &st) != 0 || st.st_size <= RING_PAGE ||
-	    st.st_size > RING_PAGE + (off_t)RING_BYTES_MOST)
+	if (!ring_guard || seals < 0 || (seals & SEALS) != SEALS || SYS(fstat, memfd, &st) != 0 ||
+		st.st_size <= RING_PAGE || st.st_size > RING_PAGE + (off_t)RING_BYTES_MOST)
 		return NULL;
 	size = (uint32_t)(st.st_size - RING_PAGE);
 	if (size < RING_BYTES_LEAST || (size & (size - 1)) != 0)
@@ -312,8 +322,9 @@ struct ring *ring_take(int memfd)
 }
 
 /*
- * ring_pair maps the rings of both directions of a connection, of which nobody has written anything yet: the memory that 'gosmc agent' has made. The client's ring comes first. False: it is something else, or there is no
- * room. The file is the caller's to close.
+ * ring_pair maps the rings of both directions of a connection, of which nobody has written anything yet: the
+ * memory that 'gosmc agent' has made. The client's ring comes first. False: it is something else, or there is
+ * no room. The file is the caller's to close.
  */
 bool ring_pair(int memfd, struct ring *pair[2])
 {
@@ -321,7 +332,8 @@ bool ring_pair(int memfd, struct ring *pair[2])
 	struct stat st;
 	long seals = SYS(fcntl, memfd, F_GET_SEALS);
 
-	if (!ring_guard || seals < 0 || (seals & SEALS) != SEALS || SYS(fstat, memfd, &st) != 0 || st.st_size != 2 * half)
+	if (!ring_guard || seals < 0 || (seals & SEALS) != SEALS || SYS(fstat, memfd, &st) != 0 ||
+		st.st_size != 2 * half)
 		return false;
 	for (size_t i = 0; i < 2; i++) {
 		pair[i] = ring_map(memfd, RING_BYTES_GIFT, (off_t)i * half);
@@ -340,8 +352,9 @@ static void release(struct ring *r)
 {
 	uint32_t one = 1;
 
-	if (__atomic_load_n(&r->refs, __ATOMIC_SEQ_CST) != 0 || __atomic_load_n(&r->users, __ATOMIC_SEQ_CST) != 0 ||
-	    !__atomic_compare_exchange_n(&r->used, &one, 2, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	if (__atomic_load_n(&r->refs, __ATOMIC_SEQ_CST) != 0 ||
+		__atomic_load_n(&r->users, __ATOMIC_SEQ_CST) != 0 ||
+		!__atomic_compare_exchange_n(&r->used, &one, 2, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		return;
 	exchange(r->side, (int32_t)births_process(), 0);
 	SYS(munmap, r->h, RING_PAGE + (size_t)r->size);
@@ -365,7 +378,8 @@ void ring_unref(struct ring *r)
 /* ring_left is for a call that is in a ring no more. */
 void ring_left(struct ring *r)
 {
-	if (__atomic_sub_fetch(&r->users, 1, __ATOMIC_SEQ_CST) == 0 && __atomic_load_n(&r->refs, __ATOMIC_SEQ_CST) == 0)
+	if (__atomic_sub_fetch(&r->users, 1, __ATOMIC_SEQ_CST) == 0 &&
+		__atomic_load_n(&r->refs, __ATOMIC_SEQ_CST) == 0)
 		release(r);
 }
 
@@ -403,7 +417,10 @@ void ring_exit_from(struct ring *r, uintptr_t frame)
 	ring_left(r);
 }
 
-/* In the lock beside the thread ID, as in a robust futex of the C library: somebody sleeps until it is free. */
+/*
+ * In the lock beside the thread ID, as in a robust futex of the C library: somebody sleeps until it is
+ * free.
+ */
 #define LOCK_AWAITED 0x80000000u
 
 /*
@@ -420,7 +437,8 @@ bool ring_lock(struct ring *r)
 		struct timespec wait = {.tv_nsec = 10000000}; /* then it is looked whether the owner lives */
 
 		/* A thread that has slept does not know whether others do. */
-		if (__atomic_compare_exchange_n(lock, &owner, me | awaited, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		if (__atomic_compare_exchange_n(
+			    lock, &owner, me | awaited, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			return true;
 		if ((owner & ~LOCK_AWAITED) == me)
 			return false;
@@ -429,7 +447,8 @@ bool ring_lock(struct ring *r)
 		awaited = LOCK_AWAITED;
 		if (turn % 8 == 0 && SYS(tkill, owner & ~LOCK_AWAITED, 0) == -ESRCH) {
 			/* It has let the lock go, and ended since: a lock without an owner is not to be waited for. */
-			if (!__atomic_compare_exchange_n(lock, &owner, me | awaited, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			if (!__atomic_compare_exchange_n(
+				    lock, &owner, me | awaited, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 				continue;
 			/* It may have been in the middle: neither bytes nor tokens are sure to be counted. */
 			if (r->side->state != RING_ENDED)
@@ -437,7 +456,8 @@ bool ring_lock(struct ring *r)
 			return true;
 		}
 		if ((owner & LOCK_AWAITED) ||
-		    __atomic_compare_exchange_n(lock, &owner, owner | LOCK_AWAITED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			__atomic_compare_exchange_n(lock, &owner, owner | LOCK_AWAITED, false,
+				__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			SYS(futex, lock, FUTEX_WAIT, owner | LOCK_AWAITED, &wait, NULL, 0);
 	}
 }
@@ -453,13 +473,16 @@ bool ring_try(struct ring *r)
 {
 	uint32_t none = 0;
 
-	return __atomic_compare_exchange_n(&r->side->lock, &none, ring_thread(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	return __atomic_compare_exchange_n(
+		&r->side->lock, &none, ring_thread(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 /* ring_where is where a descriptor points to the ring of a slot, or has, NULL if none does. */
 struct ring **ring_where(unsigned slot)
 {
-	return __atomic_load_n(&rings[slot].used, __ATOMIC_RELAXED) == 1 ? __atomic_load_n(&rings[slot].where, __ATOMIC_RELAXED) : NULL;
+	return __atomic_load_n(&rings[slot].used, __ATOMIC_RELAXED) == 1
+		? __atomic_load_n(&rings[slot].where, __ATOMIC_RELAXED)
+		: NULL;
 }
 
 void ring_unlock(struct ring *r)

@@ -18,10 +18,14 @@
 #define RING_PAGE 4096
 #define RING_BYTES (1u << 20)
 #define RING_BYTES_ANSWERS (16u << 10) /* of a direction of small answers: the processor's cache keeps it */
-#define RING_BYTES_LOOP (128u << 10) /* of an event loop that asks for room: it is to find no less than with TCP's least buffer */
+#define RING_BYTES_LOOP                                                                                      \
+	(128u << 10) /* of an event loop that asks for room: it is to find no less than with TCP's least     \
+			buffer */
 #define RING_BYTES_LEAST 4096u
 #define RING_BYTES_MOST (16u << 20)
-#define RING_BYTES_GIFT (256u << 10) /* of a ring that both sides have from the beginning, and take none in its place: gift.c */
+#define RING_BYTES_GIFT                                                                                      \
+	(256u << 10) /* of a ring that both sides have from the beginning, and take none in its place:       \
+			gift.c */
 #define RINGS 4096 /* of one process */
 #define RINGS_FEW 128 /* that may stay, small as they are, though nothing goes through them */
 #define RINGS_BYTES (512ull << 20) /* of data in all of them, unless the policy says otherwise */
@@ -34,7 +38,8 @@ struct ring_header {
 	uint64_t pub; /* PUB_ below: written by the writer, and by a reader that arms or leaves */
 	uint32_t processor; /* one more than the writer's when it last wrote, with PROCESSOR_MORE; 0: not known */
 	uint8_t pad1[4];
-	uint64_t base; /* added to the number of a byte it has its place; the writer changes it while the ring is empty */
+	/* added to the number of a byte it has its place; the writer changes it while the ring is empty */
+	uint64_t base;
 	uint8_t pad2[40];
 	uint64_t tail; /* bytes that the reader has taken; written by the reader */
 	uint8_t pad3[56];
@@ -64,9 +69,11 @@ _Static_assert(offsetof(struct ring_header, here) == 384, "here");
 #define PUB_LEFT (PUB_WRITER_LEFT | PUB_READER_LEFT)
 #define PUB_WITHDRAWN (1ull << 59)		  /* the writer has not switched, and will not */
 #define PUB_LOOK_SHIFT 60
-#define PUB_LOOK (15ull << PUB_LOOK_SHIFT)	  /* the reader looks, and takes up to 2^(n-1) bytes without a token */
+#define PUB_LOOK                                                                                             \
+	(15ull << PUB_LOOK_SHIFT) /* the reader looks, and takes up to 2^(n-1) bytes without a token */
 
-#define PROCESSOR_MORE 0x80000000u /* the writer has TCP_CORK set, and a file to send behind the bytes that are there */
+#define PROCESSOR_MORE                                                                                       \
+	0x80000000u /* the writer has TCP_CORK set, and a file to send behind the bytes that are there */
 
 enum attached {
 	ATTACHED_NOT = 0,
@@ -115,7 +122,10 @@ struct ring_side {
 	uint32_t pays;	  /* of it: how much it has paid lately */
 	uint32_t futile;  /* times it has waited since it last paid */
 	uint32_t edges;	  /* EDGE_ below */
-	uint32_t pressed; /* the writer has waited for room: from then on more than one token keeps its socket from being writable */
+	/*
+	 * the writer has waited for room: from then on more than one token keeps its socket from being writable
+	 */
+	uint32_t pressed;
 	uint32_t forks;	  /* processes that are being made, and are not among the holders yet */
 	uint32_t crowd;	  /* there are others of which nothing is known */
 	int32_t holders[HOLDERS]; /* processes that have the end; 0: a place that is free */
@@ -152,7 +162,8 @@ struct ring {
 	uint32_t busy; /* bytes may be there of which the kernel does not know: busy.c */
 	uint32_t member; /* it is looked at, or was */
 	int32_t epfd;	 /* by that instance; one that polls has none */
-	bool gift;	 /* both sides have it from the beginning: no mark tells where it begins, and it is not made again */
+	/* both sides have it from the beginning: no mark tells where it begins, and it is not made again */
+	bool gift;
 	struct ring **where; /* of the descriptor for which it was made; others may have it, too */
 	struct ring_header *h;
 	uint8_t *data;
@@ -222,7 +233,10 @@ static inline uint64_t pub_load(const struct ring *r)
 	return __atomic_load_n(&r->h->pub, __ATOMIC_SEQ_CST);
 }
 
-/* ring_place is where the data have byte n. Both sides can change the base, so it is read once for each copy. */
+/*
+ * ring_place is where the data have byte n. Both sides can change the base, so it is read once for each
+ * copy.
+ */
 static inline size_t ring_place(const struct ring *r, uint64_t n)
 {
 	return (size_t)((n + __atomic_load_n(&r->h->base, __ATOMIC_RELAXED)) & (r->size - 1));
@@ -304,8 +318,9 @@ static inline size_t span_parts(const struct span *s, struct iovec *parts)
 }
 
 /*
- * copy_bytes is memcpy, in pieces. From some 2,048 bytes on many a glibc copies with "rep movsb", which on AMD's Zen 3 takes up to ten times as long as vector
- * instructions do from memory that another processor has just written.
+ * copy_bytes is memcpy, in pieces. From some 2,048 bytes on many a glibc copies with "rep movsb", which on
+ * AMD's Zen 3 takes up to ten times as long as vector instructions do from memory that another processor has
+ * just written.
  */
 #define COPY_PIECE 1024
 
@@ -368,19 +383,24 @@ void luck_again(struct luck *luck);
 #define NEVER_IN 2u
 #define GONE_SHUT 4u  /* this process has shut sending down */
 #define GONE_RESET 8u /* TCP would have been reset by the peer */
-#define GONE_LATER 32u /* the same, and the program is to be told: the call that the kernel has told had bytes to return */
+#define GONE_LATER                                                                                           \
+	32u /* the same, and the program is to be told: the call that the kernel has told had bytes to       \
+	       return */
 #define GONE_QUIET 64u /* this process has shut receiving down, and the kernel does not know: quiet.c */
 #define ASKED_ROOM 16u /* this process has asked whether it can write */
 #define LIMITED 128u /* receives have a time limit, or may have one */
 #define URGENT 256u /* the peer has sent urgent data, as far as was seen */
 #define GONE_LOST 512u /* a send was lost, as the peer had closed, and SO_ERROR is to say so */
-_Static_assert((NEVER_OUT ^ NEVER_IN ^ GONE_SHUT ^ GONE_RESET ^ ASKED_ROOM ^ GONE_LATER ^ GONE_QUIET ^ LIMITED ^ URGENT ^ GONE_LOST) == 1023u, "each has a bit of its own");
+_Static_assert((NEVER_OUT ^ NEVER_IN ^ GONE_SHUT ^ GONE_RESET ^ ASKED_ROOM ^ GONE_LATER ^ GONE_QUIET ^
+		       LIMITED ^ URGENT ^ GONE_LOST) == 1023u,
+	"each has a bit of its own");
 
 struct end {
 	uint64_t cookie; /* 0: none of ours */
 	uint32_t generation;
 	uint32_t never;
-	uint32_t sending, receiving; /* gates: calls that are in the middle of it, also of the descriptor that had the number before */
+	/* gates: calls that are in the middle of it, also of the descriptor that had the number before */
+	uint32_t sending, receiving;
 	uint32_t streak;	     /* sends since the last receive */
 	uint64_t sent;		     /* bytes, before there was a ring */
 	uint64_t seen;		     /* when the descriptor was last found to be this */
@@ -395,7 +415,11 @@ struct end {
 	uint32_t edges;	 /* EDGES_ below */
 	uint32_t watched; /* an epoll instance has it */
 	uint32_t on;	 /* options that the end has on, and the kernel's socket not yet: options.c */
-	uint32_t loop; /* the serial of the only instance that has had it, or LOOP_POLLS and the only thread that has polled it. 0: none; LOOP_OTHERS: several, or select */
+	/*
+	 * the serial of the only instance that has had it, or LOOP_POLLS and the only thread that has polled
+	 * it. 0: none; LOOP_OTHERS: several, or select
+	 */
+	uint32_t loop;
 	uint32_t held;	    /* one more than the place of its record: holders.c. 0: none */
 	uint64_t asked;	    /* when the kernel was last asked about a process that has it, too */
 	uint32_t admission; /* where it is to be noted whether it was short: admission.c. 0: nowhere, or it is */
@@ -411,7 +435,8 @@ struct tally {
 	uint64_t in_band[2]; /* received and sent */
 	uint64_t ring[2]; /* the same; written with the lock of the side */
 	int32_t lent; /* descriptors of the end that programs may have which count nothing */
-	uint32_t forks; /* processes that are being made, and are not among the holders yet; TALLY_CROWD: some never will be */
+	/* processes that are being made, and are not among the holders yet; TALLY_CROWD: some never will be */
+	uint32_t forks;
 	uint32_t namespace; /* of the process IDs below; 0: they say nothing */
 	int32_t holders[TALLY_HOLDERS]; /* processes that have the end; 0: a place that is free */
 };
@@ -424,8 +449,10 @@ struct tally {
 #define EDGE_DUE 2u    /* the next one does: it was full when the program was told */
 
 /* Of a descriptor: edges.c */
-#define EDGES_TOLD 1u	/* registered for edges: epoll_wait of this process arms its ring when it tells of an event */
-#define EDGES_ALWAYS 2u /* others, which we do not see, are told, too: each read that leaves bytes arms the ring */
+#define EDGES_TOLD                                                                                           \
+	1u /* registered for edges: epoll_wait of this process arms its ring when it tells of an event */
+#define EDGES_ALWAYS                                                                                         \
+	2u /* others, which we do not see, are told, too: each read that leaves bytes arms the ring */
 
 /* Whether a direction is to have a ring because its programs take turns, and wait for each other. */
 enum turned {
@@ -435,7 +462,10 @@ enum turned {
 	TURNED_LOOP = 3, /* yes, and an event loop waits */
 };
 
-/* TCP_CORK as a program sets it with every answer. While nobody else can ask for it, only this table has it. */
+/*
+ * TCP_CORK as a program sets it with every answer. While nobody else can ask for it, only this table has
+ * it.
+ */
 enum cork {
 	CORK_KERNEL = 0, /* the socket's priority has it: options.c */
 	CORK_OFF = 1,
@@ -498,13 +528,17 @@ static inline void tally_urgent(const struct end *e, int flags, long n)
 		tally_in_band(e, false, n);
 }
 
-/* tally_ring counts bytes with the lock of a side: so nobody else counts those of the same direction meanwhile. */
+/*
+ * tally_ring counts bytes with the lock of a side: so nobody else counts those of the same direction
+ * meanwhile.
+ */
 static inline void tally_ring(const struct end *e, bool out, size_t n)
 {
 	struct tally *a = __atomic_load_n(&e->tally, __ATOMIC_RELAXED);
 
 	if (a && n)
-		__atomic_store_n(&a->ring[out], __atomic_load_n(&a->ring[out], __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
+		__atomic_store_n(&a->ring[out], __atomic_load_n(&a->ring[out], __ATOMIC_RELAXED) + n,
+			__ATOMIC_RELAXED);
 }
 
 /* admission.c */
@@ -526,7 +560,8 @@ void options_copy_kept(int from, int to);
 void end_in_band(int fd);
 
 /* hand.c */
-#define HAND_MOST (64u << 20) /* bytes in a ring, and in a socket in front of it: the supervisor takes no more */
+#define HAND_MOST                                                                                            \
+	(64u << 20) /* bytes in a ring, and in a socket in front of it: the supervisor takes no more */
 bool hand_over(struct end *e, int fd);
 
 /* uring.c */
@@ -605,8 +640,12 @@ bool idle_msec(int *timeout);
 bool idle_spec(const struct timespec **timeout, struct timespec *rest);
 bool idle_wait(const struct end *e, struct ring *r, int fd, ssize_t *result);
 
-/* idle_look is for the beginning of calls, which are in no ring and have passed no gate. False: a handler has run that ends the call. */
-#define idle_look(ending) (__builtin_expect(__atomic_load_n(&idle_due, __ATOMIC_RELAXED) == 0, 1) || idle_again(ending))
+/*
+ * idle_look is for the beginning of calls, which are in no ring and have passed no gate. False: a handler
+ * has run that ends the call.
+ */
+#define idle_look(ending)                                                                                    \
+	(__builtin_expect(__atomic_load_n(&idle_due, __ATOMIC_RELAXED) == 0, 1) || idle_again(ending))
 
 /* nowhere.c */
 ssize_t receive_unwanted(struct end *e, int fd, size_t wanted, int flags, int *out);
@@ -682,7 +721,8 @@ uint32_t busy_writable(int fd, uint32_t wanted);
 bool busy_due(int epfd, uint32_t serial);
 bool busy_instance(int epfd, uint32_t serial);
 void busy_control(struct end *e, uint32_t serial, int epfd, int op, int fd, const struct epoll_event *ev);
-int busy_wait(int epfd, uint32_t serial, bool sole, struct epoll_event *events, int max, bool waits, const sigset_t *mask);
+int busy_wait(int epfd, uint32_t serial, bool sole, struct epoll_event *events, int max, bool waits,
+	const sigset_t *mask);
 void busy_closed(int epfd);
 void busy_dropped(int fd, struct ring *r);
 void busy_inherited(int from, int epfd, uint32_t serial, const struct epoll_event *ev);

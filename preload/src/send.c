@@ -1,4 +1,7 @@
-/* Sending: when a direction is offered a ring, when it switches, and the bytes that are written into the ring. */
+/*
+ * Sending: when a direction is offered a ring, when it switches, and the bytes that are written into the
+ * ring.
+ */
 #include "ring.h"
 
 #include <linux/sockios.h>
@@ -8,17 +11,19 @@
 
 #define TAKEN_TURNS 64	  /* sends after a receive, after which a ring is tried where receives wait */
 #define ANSWERS_NO ~0u
-#define PATIENCE 65536	  /* sends for which a ring waits for its reader, which may first have to read earlier bytes */
+#define PATIENCE                                                                                             \
+	65536 /* sends for which a ring waits for its reader, which may first have to read earlier bytes */
 #define PIECE (64u << 10) /* of a large send: the reader starts with it while the rest is copied */
 #define TOKENS_MOST 64	  /* that are in the socket at once */
-#define ROOM 4		  /* one part in so many of a ring is kept free for a program that waits until it can write */
+#define ROOM 4 /* one part in so many of a ring is kept free for a program that waits until it can write */
 
 static long send_raw(int fd, const struct iovec *parts, size_t n, int flags)
 {
 	struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = n};
 
 	/* A program that sends one part may be allowed no more. */
-	return n == 1 ? SYS(sendto, fd, parts->iov_base, parts->iov_len, flags, NULL, 0) : SYS(sendmsg, fd, &m, flags);
+	return n == 1 ? SYS(sendto, fd, parts->iov_base, parts->iov_len, flags, NULL, 0)
+		      : SYS(sendmsg, fd, &m, flags);
 }
 
 /* sent_note says in one store how many tokens were sent, and how many it will have been. */
@@ -98,7 +103,8 @@ static uint64_t unread_bytes(const struct ring *r, uint64_t pub)
 
 /*
  * count announces one token more. False: the reader has left, and would take it for a byte; or it has read
- * everything, and would look for nothing. behind: it may have armed with bytes in the ring, for which the token will do.
+ * everything, and would look for nothing. behind: it may have armed with bytes in the ring, for which the
+ * token will do.
  */
 static bool count(struct ring *r, bool behind)
 {
@@ -114,12 +120,15 @@ static bool count(struct ring *r, bool behind)
 }
 
 /*
- * fill makes the socket not writable, as the ring is full, or so full that a send waits. The tokens tell the reader
- * to look, once more.
+ * fill makes the socket not writable, as the ring is full, or so full that a send waits. The tokens tell the
+ * reader to look, once more.
  */
 static bool fill(struct ring *r, int fd, bool full, bool behind)
 {
-	/* With the least that the kernel gives, a token or two are all it takes. The first one needed the room that there was. */
+	/*
+	 * With the least that the kernel gives, a token or two are all it takes. The first one needed the room
+	 * that there was.
+	 */
 	if (r->side->small == 0) {
 		set_sndbuf(fd, 1);
 		r->side->small = sndbuf(fd);
@@ -152,8 +161,9 @@ static bool must_send(struct ring *r, int fd)
 }
 
 /*
- * relax gives the socket its buffer back where the writer waits for room no more: with the small one it would not be writable for as long as two tokens are in it, as they
- * are where the reader arms with bytes in the ring.
+ * relax gives the socket its buffer back where the writer waits for room no more: with the small one it would
+ * not be writable for as long as two tokens are in it, as they are where the reader arms with bytes in the
+ * ring.
  */
 static void relax(struct ring *r, int fd)
 {
@@ -176,7 +186,8 @@ static bool publish(struct ring *r, int fd, uint64_t head, bool more, enum token
 	uint64_t want;
 	bool seen;
 
-	__atomic_store_n(&r->h->processor, ((uint32_t)sched_getcpu() + 1) | (more ? PROCESSOR_MORE : 0), __ATOMIC_RELAXED);
+	__atomic_store_n(&r->h->processor, ((uint32_t)sched_getcpu() + 1) | (more ? PROCESSOR_MORE : 0),
+		__ATOMIC_RELAXED);
 	__atomic_store_n(&r->side->head, head, __ATOMIC_RELEASE);
 	do {
 		uint64_t unread = (head - __atomic_load_n(&r->h->tail, __ATOMIC_SEQ_CST)) & PUB_HEAD;
@@ -255,7 +266,8 @@ static enum turn turn_waiting(struct end *e, struct ring *r, int fd, struct span
 	uint32_t attached = __atomic_load_n(&r->h->attached, __ATOMIC_SEQ_CST);
 	long n;
 
-	if (attached == ATTACHED_YES && worth(e, s->left) && !uring_seen() && (r->gift ? gift_join(r, fd) : join(r, fd, s))) {
+	if (attached == ATTACHED_YES && worth(e, s->left) && !uring_seen() &&
+		(r->gift ? gift_join(r, fd) : join(r, fd, s))) {
 		span_skip(s, r->gift ? 0 : 1);
 		return TURN_MORE;
 	}
@@ -265,7 +277,8 @@ static enum turn turn_waiting(struct end *e, struct ring *r, int fd, struct span
 	}
 	if (attached == ATTACHED_NOT && r->side->idle++ > PATIENCE) {
 		__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
-		if (__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_TOO_LATE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+		if (__atomic_compare_exchange_n(&r->h->attached, &none, ATTACHED_TOO_LATE, false,
+			    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 			end_out(r, fd);
 			return TURN_ENDED;
 		}
@@ -289,16 +302,16 @@ static uint64_t space(struct ring *r)
 }
 
 /*
- * keep_room makes the socket not writable before the ring is full, where the program waits until it is writable and then writes as if nothing
- * could keep it: TCP has a third of its buffer left. The lock is held.
+ * keep_room makes the socket not writable before the ring is full, where the program waits until it is
+ * writable and then writes as if nothing could keep it: TCP has a third of its buffer left. The lock is held.
  */
 static void keep_room(struct end *e, struct ring *r, int fd)
 {
 	uint32_t wanted = 1;
 
 	if (!(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM) || r->side->state != RING_JOINED ||
-	    r->size - ((r->side->cursor - r->side->tail) & PUB_HEAD) >= r->size / ROOM || space(r) >= r->size / ROOM || !would_wait(fd, 0) ||
-	    unread(fd) == UNREAD_UNKNOWN)
+		r->size - ((r->side->cursor - r->side->tail) & PUB_HEAD) >= r->size / ROOM ||
+		space(r) >= r->size / ROOM || !would_wait(fd, 0) || unread(fd) == UNREAD_UNKNOWN)
 		return;
 	__atomic_store_n(&r->h->wanted, 1, __ATOMIC_SEQ_CST);
 	if (!fill(r, fd, false, true) || space(r) < r->size / 2)
@@ -316,12 +329,16 @@ static void leaves(struct ring *r, int fd)
 
 	switch ((enum ring_state)r->side->state) {
 	case RING_WAITING:
-		if (!__atomic_compare_exchange_n(&r->h->attached, &attached, ATTACHED_TOO_LATE, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		if (!__atomic_compare_exchange_n(&r->h->attached, &attached, ATTACHED_TOO_LATE, false,
+			    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			__atomic_fetch_or(&r->h->pub, PUB_WITHDRAWN, __ATOMIC_SEQ_CST);
 		end_out(r, fd);
 		break;
 	case RING_JOINED:
-		/* A peer that closes resets the connection if the kernel knows of bytes that it has not read: busy.c leaves out the token that tells of them. */
+		/*
+		 * A peer that closes resets the connection if the kernel knows of bytes that it has not read:
+		 * busy.c leaves out the token that tells of them.
+		 */
 		if ((pub_load(r) & PUB_ARMED) && unread_bytes(r, pub_load(r)) && count(r, true))
 			must_send(r, fd);
 		if (!(pub_load(r) & PUB_READER_LEFT))
@@ -347,9 +364,11 @@ static void outgrow(struct end *e, struct ring *r, int fd)
 #define ROUND (16u << 10)
 
 /*
- * begin_anew has an empty ring begin with its first page again, before n bytes are written that would go beyond the next ROUND bytes. Where the reader keeps up, a connection so has
- * as much memory as its largest write and 16 KiB, not all of its ring, and that is in the processor's cache: pages that are written and read for the first time cost more than TCP does. The reader sees
- * the base with the bytes, which are published after it. Returned is the place of the first byte.
+ * begin_anew has an empty ring begin with its first page again, before n bytes are written that would go
+ * beyond the next ROUND bytes. Where the reader keeps up, a connection so has as much memory as its largest
+ * write and 16 KiB, not all of its ring, and that is in the processor's cache: pages that are written and
+ * read for the first time cost more than TCP does. The reader sees the base with the bytes, which are
+ * published after it. Returned is the place of the first byte.
  */
 static size_t begin_anew(struct ring *r, uint64_t at, size_t n)
 {
@@ -411,14 +430,17 @@ static enum turn turn_joined(struct end *e, struct ring *r, int fd, struct span 
 		span_skip(&rest, first);
 		span_copy(&rest, r->data, n - first, true);
 	}
-	if (!publish(r, fd, (at + n) & PUB_HEAD, r->size == RING_BYTES_ANSWERS && __atomic_load_n(&e->cork, __ATOMIC_RELAXED) == CORK_ON, &token)) {
+	if (!publish(r, fd, (at + n) & PUB_HEAD,
+		    r->size == RING_BYTES_ANSWERS && __atomic_load_n(&e->cork, __ATOMIC_RELAXED) == CORK_ON,
+		    &token)) {
 		end_out(r, fd);
 		return TURN_ENDED;
 	}
 	if (token != TOKEN_TAKEN && !deaf(e, fd)) {
 		r->side->looked = 0; /* the next one sees it, too, where no token is due */
 		if (token == TOKEN_UNREAD)
-			__atomic_fetch_or(&r->h->pub, PUB_ARMED, __ATOMIC_SEQ_CST); /* send_unread sees that these bytes had no token */
+			__atomic_fetch_or(&r->h->pub, PUB_ARMED,
+				__ATOMIC_SEQ_CST); /* send_unread sees that these bytes had no token */
 		return TURN_GONE;
 	}
 	span_skip(s, n);
@@ -439,13 +461,15 @@ static uint64_t limit_of(int fd)
 	struct timeval limit = {0};
 	socklen_t len = sizeof(limit);
 
-	if (SYS(getsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &len) != 0 || (limit.tv_sec == 0 && limit.tv_usec == 0) || limit.tv_sec > 1000000000)
+	if (SYS(getsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &len) != 0 ||
+		(limit.tv_sec == 0 && limit.tv_usec == 0) || limit.tv_sec > 1000000000)
 		return UINT64_MAX;
 	return (uint64_t)limit.tv_sec * 1000000000u + (uint64_t)limit.tv_usec * 1000u;
 }
 
 /* ring_send sends as much as it can. *ended: the rest of the span is for the socket. */
-static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
+static ssize_t ring_send(
+	struct end *e, struct ring *r, int fd, struct span *s, size_t all, int flags, bool *ended)
 {
 	uint64_t limit = 0, waited = 0; /* limit: 0 before it has waited */
 	unsigned vain = 0;
@@ -518,7 +542,8 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 			if (limit != UINT64_MAX)
 				waited += precise_now() - began;
 			if (__atomic_load_n(&e->out, __ATOMIC_SEQ_CST) != r && r->side->state != RING_ENDED)
-				return done_or(all - s->left, EBADF); /* it was closed meanwhile, and the number may be another's */
+				return done_or(all - s->left,
+					EBADF); /* it was closed meanwhile, and the number may be another's */
 			if (failed) {
 				if (all - s->left)
 					return (ssize_t)(all - s->left);
@@ -531,8 +556,9 @@ static ssize_t ring_send(struct end *e, struct ring *r, int fd, struct span *s, 
 }
 
 /*
- * rests has a direction that has come back in-band try no ring again, or the same where its reader has left as nothing came: if that ring was small, or has carried
- * little, it has to be seen anew that it is worth one. A connection that is used once in some seconds would have to make it for each use.
+ * rests has a direction that has come back in-band try no ring again, or the same where its reader has left
+ * as nothing came: if that ring was small, or has carried little, it has to be seen anew that it is worth
+ * one. A connection that is used once in some seconds would have to make it for each use.
  */
 static void rests(struct end *e, const struct ring *r)
 {
@@ -547,7 +573,10 @@ static void rests(struct end *e, const struct ring *r)
 	}
 }
 
-/* send_idle forgets a ring that its reader has left, with all bytes read, before there is something to send. False: it is to stay. The lock is held. */
+/*
+ * send_idle forgets a ring that its reader has left, with all bytes read, before there is something to
+ * send. False: it is to stay. The lock is held.
+ */
 bool send_idle(struct end *e, struct ring *r, int fd)
 {
 	uint64_t pub = pub_load(r);
@@ -585,7 +614,11 @@ ssize_t end_send(struct end *e, int fd, const struct iovec *iov, size_t count, i
 	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) == 0 && e->turned == TURNED_NOT &&
 	    __atomic_add_fetch(&e->turns, 1, __ATOMIC_RELAXED) == TAKEN_TURNS) {
 		admission_grown(e);
-		__atomic_store_n(&e->turned, would_wait(fd, flags) ? TURNED_YES : busy_loop(e, fd) ? TURNED_LOOP : TURNED_TRIED, __ATOMIC_RELAXED);
+		__atomic_store_n(&e->turned,
+			would_wait(fd, flags)	   ? TURNED_YES
+				: busy_loop(e, fd) ? TURNED_LOOP
+						   : TURNED_TRIED,
+			__ATOMIC_RELAXED);
 	}
 	if (__atomic_load_n(&e->streak, __ATOMIC_RELAXED) < STREAK)
 		__atomic_fetch_add(&e->streak, 1, __ATOMIC_RELAXED);
@@ -690,8 +723,8 @@ bool send_waiting(struct end *e, size_t *n)
 }
 
 /*
- * send_unread says whether the peer has left bytes in a ring without a token, which has the kernel say so of a peer that has closed. It is asked in the middle of
- * other calls, too, and so is no call of its own.
+ * send_unread says whether the peer has left bytes in a ring without a token, which has the kernel say so of
+ * a peer that has closed. It is asked in the middle of other calls, too, and so is no call of its own.
  */
 bool send_unread(const struct end *e)
 {
@@ -702,7 +735,8 @@ bool send_unread(const struct end *e)
 		return false;
 	__atomic_fetch_add(&r->users, 1, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&e->out, __ATOMIC_SEQ_CST) == r && r->side->state == RING_JOINED)
-		unread = (pub_load(r) & PUB_ARMED) && unread_bytes(r, pub_load(r)) != 0 && !__atomic_load_n(&r->h->shut, __ATOMIC_RELAXED);
+		unread = (pub_load(r) & PUB_ARMED) && unread_bytes(r, pub_load(r)) != 0 &&
+			!__atomic_load_n(&r->h->shut, __ATOMIC_RELAXED);
 	ring_left(r);
 	return unread;
 }
@@ -715,7 +749,8 @@ bool send_has_room(const struct end *e)
 
 	if (!ring_enter(&e->out, &r))
 		return false;
-	if (r->side->state == RING_JOINED && r->side->small == 0 && !(pub_load(r) & PUB_LEFT) && !__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST)) {
+	if (r->side->state == RING_JOINED && r->side->small == 0 && !(pub_load(r) & PUB_LEFT) &&
+		!__atomic_load_n(&r->h->wanted, __ATOMIC_SEQ_CST)) {
 		uint64_t unread = (r->side->cursor - __atomic_load_n(&r->h->tail, __ATOMIC_SEQ_CST)) & PUB_HEAD;
 
 		has = unread <= r->size - r->size / ROOM;
@@ -730,8 +765,9 @@ void send_asked(struct end *e, int fd)
 	struct ring *r;
 	int saved = errno;
 
-	if ((__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM) || (__atomic_fetch_or(&e->never, ASKED_ROOM, __ATOMIC_SEQ_CST) & ASKED_ROOM) ||
-	    !ring_enter(&e->out, &r))
+	if ((__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM) ||
+		(__atomic_fetch_or(&e->never, ASKED_ROOM, __ATOMIC_SEQ_CST) & ASKED_ROOM) ||
+		!ring_enter(&e->out, &r))
 		return;
 	if (end_is(fd, e) && ring_lock(r)) {
 		if (r->size == RING_BYTES_ANSWERS)
@@ -745,8 +781,8 @@ void send_asked(struct end *e, int fd)
 }
 
 /*
- * tell_room sets the size of the socket's buffer to what it is: with that the kernel tells of room, if there is some. The kernel takes more than
- * net.core.wmem_max from SO_SNDBUFFORCE only.
+ * tell_room sets the size of the socket's buffer to what it is: with that the kernel tells of room, if there
+ * is some. The kernel takes more than net.core.wmem_max from SO_SNDBUFFORCE only.
  */
 static void tell_room(int fd)
 {
@@ -757,7 +793,10 @@ static void tell_room(int fd)
 		SYS(setsockopt, fd, SOL_SOCKET, SO_SNDBUFFORCE, &half, sizeof(half));
 }
 
-/* send_tells_room has an end tell everybody who waits for room that there is some, if there is: as TCP does when certain options are set, by an edge of epoll. */
+/*
+ * send_tells_room has an end tell everybody who waits for room that there is some, if there is: as TCP does
+ * when certain options are set, by an edge of epoll.
+ */
 void send_tells_room(int fd)
 {
 	struct end *e = end_at(fd);
@@ -809,7 +848,8 @@ void send_mend(struct ring *r, int fd)
 	if ((pub & PUB_HEAD) == side->head)
 		side->cursor = side->head;
 	set_sndbuf(fd, side->small ? 1 : side->sndbuf / 2);
-	for (uint16_t missing = (uint16_t)(pub_count(pub) - sent); missing > 0 && missing <= TOKENS_MOST && must_send(r, fd);)
+	for (uint16_t missing = (uint16_t)(pub_count(pub) - sent);
+		missing > 0 && missing <= TOKENS_MOST && must_send(r, fd);)
 		missing--;
 	if (pub & PUB_WRITER_LEFT)
 		end_out(r, fd);

@@ -22,9 +22,11 @@ static const char *dir_of(const char *path, size_t n, char *dir)
 }
 
 /*
- * program_mark maps the file of the supervisor that is called <its socket>.run, whose name is then in /proc/PID/maps. The tools, and the supervisor, find the
- * program by that for as long as it runs: many servers write their title over the environment. Nobody reads the file, which is empty, and children have the
- * mapping too. Where the file cannot be opened, as by a program of another user, the environment has to do.
+ * program_mark maps the file of the supervisor that is called <its socket>.run, whose name is then in
+ * /proc/PID/maps. The tools, and the supervisor, find the program by that for as long as it runs: many
+ * servers write their title over the environment. Nobody reads the file, which is empty, and children have
+ * the mapping too. Where the file cannot be opened, as by a program of another user, the environment has to
+ * do.
  */
 static void program_mark(void)
 {
@@ -58,7 +60,10 @@ static int queue_of(uint64_t memory)
 	return (int)(memory == 0 || n > QUEUE_MOST ? QUEUE_MOST : n < QUEUE_LEAST ? QUEUE_LEAST : n);
 }
 
-/* part_of is how much of a directory of supervisors is before the number of the user whose part it is; 0: it is not one user's part. */
+/*
+ * part_of is how much of a directory of supervisors is before the number of the user whose part it is; 0:
+ * it is not one user's part.
+ */
 static size_t part_of(const char *path, size_t dir)
 {
 	static const char name[] = "/run-";
@@ -66,7 +71,10 @@ static size_t part_of(const char *path, size_t dir)
 
 	while (n && path[n - 1] >= '0' && path[n - 1] <= '9')
 		n--;
-	return n < dir - 1 && n >= sizeof(name) - 1 && memcmp(path + n - (sizeof(name) - 1), name, sizeof(name) - 1) == 0 ? n : 0;
+	return n < dir - 1 && n >= sizeof(name) - 1 &&
+			memcmp(path + n - (sizeof(name) - 1), name, sizeof(name) - 1) == 0
+		? n
+		: 0;
 }
 
 __attribute__((constructor)) static void start(void)

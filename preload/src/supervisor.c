@@ -37,7 +37,10 @@ static struct wait wait_begin(int sock, int option)
 	return (struct wait){.sock = sock, .option = option, .until = now() + (int64_t)TIMEOUT_SEC * SEC};
 }
 
-/* wait_more has the socket wait for no longer than the time that is left, as a call that was interrupted begins anew. False: none is. */
+/*
+ * wait_more has the socket wait for no longer than the time that is left, as a call that was interrupted
+ * begins anew. False: none is.
+ */
 static bool wait_more(struct wait *w)
 {
 	int64_t left = (w->until - now()) / 1000; /* 0 would be no limit */
@@ -88,8 +91,9 @@ static bool user_of(int sock, uid_t *uid)
 }
 
 /*
- * supervisors_dir puts the directory of our user's supervisors into dir, with the last slash, and returns its length. Each user has a part of a shared run directory: run-UID,
- * and we may have another user by now than when we were started.
+ * supervisors_dir puts the directory of our user's supervisors into dir, with the last slash, and returns its
+ * length. Each user has a part of a shared run directory: run-UID, and we may have another user by now than
+ * when we were started.
  */
 size_t supervisors_dir(char dir[static sizeof(settings.socket)])
 {
@@ -120,8 +124,9 @@ static bool may_be(const char *path)
 {
 	struct stat st;
 
-	return (settings.letters && (uid_t)SYS(geteuid) == settings.uid) || (SYS(newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode) &&
-				    st.st_uid == (uid_t)SYS(geteuid));
+	return (settings.letters && (uid_t)SYS(geteuid) == settings.uid) ||
+		(SYS(newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode) &&
+			st.st_uid == (uid_t)SYS(geteuid));
 }
 
 /* supervisor_open connects to a supervisor of our user. Below 0: there is none. */
@@ -143,8 +148,9 @@ int supervisor_open(const char *path)
 }
 
 /*
- * supervisor_open_own connects to our own supervisor, though we may have another user by now than when we were started: then by
- * its abstract name, as we may not look into its directory. Somebody else could have that name after its death.
+ * supervisor_open_own connects to our own supervisor, though we may have another user by now than when we
+ * were started: then by its abstract name, as we may not look into its directory. Somebody else could have
+ * that name after its death.
  */
 int supervisor_open_own(void)
 {
@@ -185,8 +191,9 @@ void supervisor_asked(int64_t begin)
 }
 
 /*
- * supervisor_slow says whether our supervisor has not answered in time a moment ago. It may be stopped; or, where we have another user than it,
- * others fill the queue of its door. Every accepted connection would wait.
+ * supervisor_slow says whether our supervisor has not answered in time a moment ago. It may be stopped; or,
+ * where we have another user than it, others fill the queue of its door. Every accepted connection would
+ * wait.
  */
 bool supervisor_slow(void)
 {
@@ -211,7 +218,10 @@ void message_fill(struct message *m, enum kind kind, const struct identity *id)
 	m->peer_port = id->peer.port;
 }
 
-/* sends sends a message with n descriptors, at most three: to an address, or to where the socket is connected. It returns the kernel's result. */
+/*
+ * sends sends a message with n descriptors, at most three: to an address, or to where the socket is
+ * connected. It returns the kernel's result.
+ */
 static long sends(int sock, struct sockaddr_un *to, struct message *m, const int *fds, size_t n, int flags)
 {
 	union {
@@ -219,7 +229,8 @@ static long sends(int sock, struct sockaddr_un *to, struct message *m, const int
 		char buf[CMSG_SPACE(3 * sizeof(int))];
 	} control;
 	struct iovec iov = {m, sizeof(*m)};
-	struct msghdr msg = {.msg_name = to, .msg_namelen = to ? sizeof(*to) : 0, .msg_iov = &iov, .msg_iovlen = 1};
+	struct msghdr msg = {
+		.msg_name = to, .msg_namelen = to ? sizeof(*to) : 0, .msg_iov = &iov, .msg_iovlen = 1};
 	struct wait w = wait_begin(sock, SO_SNDTIMEO);
 	long r;
 
@@ -249,15 +260,17 @@ bool message_send(int sock, struct sockaddr_un *to, struct message *m, const int
 }
 
 /*
- * message_insist is message_send for descriptors that would be lost if they could not be sent. A user without privileges may have so many on their way as a process of its
- * may have open: others' have to arrive first, and letters are on their way until somebody accepts. The kernel may lack memory for a moment, too.
+ * message_insist is message_send for descriptors that would be lost if they could not be sent. A user without
+ * privileges may have so many on their way as a process of its may have open: others' have to arrive first,
+ * and letters are on their way until somebody accepts. The kernel may lack memory for a moment, too.
  */
 bool message_insist(int sock, struct message *m, const int *fds, size_t n)
 {
 	int64_t until = now() + (int64_t)TIMEOUT_SEC * SEC;
 	long r;
 
-	while (((r = sends(sock, NULL, m, fds, n, 0)) == -ETOOMANYREFS || r == -ENOMEM || r == -ENOBUFS) && now() < until) {
+	while (((r = sends(sock, NULL, m, fds, n, 0)) == -ETOOMANYREFS || r == -ENOMEM || r == -ENOBUFS) &&
+		now() < until) {
 		struct timespec pause = {.tv_nsec = 1000000};
 
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
@@ -271,18 +284,25 @@ bool supervisor_send(int sock, struct message *m, int fd)
 	return message_send(sock, NULL, m, &fd, fd >= 0, 0);
 }
 
-/* brings_end says whether the answer to a message brings an end, without which the connection would be lost. */
+/*
+ * brings_end says whether the answer to a message brings an end, without which the connection would be
+ * lost.
+ */
 static bool brings_end(enum kind kind)
 {
-	return kind == KIND_CLAIM || kind == KIND_REACH || kind == KIND_MEET || kind == KIND_CARRY || kind == KIND_CARRIED;
+	return kind == KIND_CLAIM || kind == KIND_REACH || kind == KIND_MEET || kind == KIND_CARRY ||
+		kind == KIND_CARRIED;
 }
 
 /*
- * supervisor_receive_two waits for the answer to a message, and for its descriptor if fd is not null, and a second one if second is not.
- * *fd is -1 if there is none, and always if the answer is not STATUS_OK, and so is *second; without the first there is no second. Such an answer stays in the socket, which is closed next: where other threads have
- * taken every descriptor that is free, an end is received again when one is, as it would be lost. A program that has as many as it may waits for nothing else.
+ * supervisor_receive_two waits for the answer to a message, and for its descriptor if fd is not null, and a
+ * second one if second is not. *fd is -1 if there is none, and always if the answer is not STATUS_OK, and so
+ * is *second; without the first there is no second. Such an answer stays in the socket, which is closed next:
+ * where other threads have taken every descriptor that is free, an end is received again when one is, as it
+ * would be lost. A program that has as many as it may waits for nothing else.
  *
- * An end that the supervisor has sent it takes for claimed. So a claim that waits no more ends the conversation first: either the end is there by then, or sending it fails.
+ * An end that the supervisor has sent it takes for claimed. So a claim that waits no more ends the
+ * conversation first: either the end is there by then, or sending it fails.
  */
 enum status supervisor_receive_two(int sock, enum kind kind, int *fd, int *second)
 {
@@ -310,7 +330,8 @@ enum status supervisor_receive_two(int sock, enum kind kind, int *fd, int *secon
 			continue;
 		if ((r == -EAGAIN || r == -EINTR) && brings_end(kind) && SYS(shutdown, sock, SHUT_RDWR) == 0)
 			r = SYS(recvmsg, sock, &msg, MSG_CMSG_CLOEXEC | MSG_PEEK | MSG_DONTWAIT);
-		if (!fd || !brings_end(kind) || r < 0 || !(msg.msg_flags & MSG_CTRUNC) || CMSG_FIRSTHDR(&msg) || now() >= w.until)
+		if (!fd || !brings_end(kind) || r < 0 || !(msg.msg_flags & MSG_CTRUNC) ||
+			CMSG_FIRSTHDR(&msg) || now() >= w.until)
 			break;
 		SYS(ppoll, NULL, 0, &pause, NULL, 0);
 	}
@@ -322,9 +343,11 @@ enum status supervisor_receive_two(int sock, enum kind kind, int *fd, int *secon
 	if (r < 0)
 		return STATUS_LOST;
 	c = CMSG_FIRSTHDR(&msg);
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len >= CMSG_LEN(sizeof(int)))
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+		c->cmsg_len >= CMSG_LEN(sizeof(int)))
 		memcpy(got, CMSG_DATA(c), c->cmsg_len >= CMSG_LEN(sizeof(got)) ? sizeof(got) : sizeof(got[0]));
-	if (fd && r == (long)sizeof(reply) && reply.kind == (kind | 0x80) && reply.version == MESSAGE_VERSION && reply.status == STATUS_OK) {
+	if (fd && r == (long)sizeof(reply) && reply.kind == (kind | 0x80) &&
+		reply.version == MESSAGE_VERSION && reply.status == STATUS_OK) {
 		*fd = got[0];
 		got[0] = -1;
 		if (second) {
@@ -347,8 +370,8 @@ enum status supervisor_receive(int sock, enum kind kind, int *fd)
 }
 
 /*
- * supervisor_parts waits until the supervisor has no copy any more of the descriptor that came with its answer, which it says by another one: until then the peer of that
- * would not see it closed.
+ * supervisor_parts waits until the supervisor has no copy any more of the descriptor that came with its
+ * answer, which it says by another one: until then the peer of that would not see it closed.
  */
 void supervisor_parts(int sock)
 {
@@ -389,7 +412,8 @@ static const struct board *board_fetch(void)
 	}
 	SYS(close, sock);
 	/* Where the page was not there, or could be taken away, to look at it would be a signal. */
-	if (SYS(fstat, fd, &st) != 0 || st.st_size < BOARD_SIZE || !((unsigned long)SYS(fcntl, fd, F_GET_SEALS) & F_SEAL_SHRINK)) {
+	if (SYS(fstat, fd, &st) != 0 || st.st_size < BOARD_SIZE ||
+		!((unsigned long)SYS(fcntl, fd, F_GET_SEALS) & F_SEAL_SHRINK)) {
 		SYS(close, fd);
 		return NULL;
 	}

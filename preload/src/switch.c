@@ -9,8 +9,8 @@
 static const char token[1] = {0};
 
 /*
- * mark sends so many bytes of the program's with a descriptor, at which the kernel ends whatever receive takes the first of them. It returns 1, or the
- * kernel's error.
+ * mark sends so many bytes of the program's with a descriptor, at which the kernel ends whatever receive
+ * takes the first of them. It returns 1, or the kernel's error.
  */
 static long mark(struct ring *r, int fd, const struct span *s, size_t n, int with)
 {
@@ -28,7 +28,10 @@ static long mark(struct ring *r, int fd, const struct span *s, size_t n, int wit
 	many = n > 1 && at.count > 1;
 	one = (struct iovec){(char *)at.iov->iov_base + at.skip, n};
 	memset(&control, 0, sizeof(control));
-	*m = (struct mmsghdr){.msg_hdr = {.msg_iov = many ? (struct iovec *)(uintptr_t)at.iov : &one, .msg_iovlen = many ? at.count : 1, .msg_control = &control, .msg_controllen = sizeof(control.buf)}};
+	*m = (struct mmsghdr){.msg_hdr = {.msg_iov = many ? (struct iovec *)(uintptr_t)at.iov : &one,
+				      .msg_iovlen = many ? at.count : 1,
+				      .msg_control = &control,
+				      .msg_controllen = sizeof(control.buf)}};
 	c = CMSG_FIRSTHDR(&m->msg_hdr);
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
@@ -59,8 +62,9 @@ static bool answers(const struct end *e)
 {
 	uint32_t answers = __atomic_load_n(&e->answers, __ATOMIC_RELAXED);
 
-	return (answers == ANSWERS || (answers < ANSWERS && __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_LOOP)) &&
-	       !(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM);
+	return (answers == ANSWERS ||
+		       (answers < ANSWERS && __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_LOOP)) &&
+		!(__atomic_load_n(&e->never, __ATOMIC_RELAXED) & ASKED_ROOM);
 }
 
 /* size_of is the size of the ring for a send of n bytes. */
@@ -74,8 +78,9 @@ static uint32_t size_of(const struct end *e, size_t n)
 }
 
 /*
- * worth says whether a direction is to have a ring, if n bytes are to be sent. To make one and to touch its pages for the first time costs as much as to send some 100 KiB
- * in-band, so a direction that only carries bytes has to have carried more.
+ * worth says whether a direction is to have a ring, if n bytes are to be sent. To make one and to touch its
+ * pages for the first time costs as much as to send some 100 KiB in-band, so a direction that only carries
+ * bytes has to have carried more.
  */
 bool worth(const struct end *e, size_t n)
 {
@@ -83,14 +88,17 @@ bool worth(const struct end *e, size_t n)
 
 	if (!shaking() && sent < settings.ring_after)
 		return false;
-	if (__atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES || __atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_LOOP || answers(e) || shake(3))
+	if (__atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_YES ||
+		__atomic_load_n(&e->turned, __ATOMIC_RELAXED) == TURNED_LOOP || answers(e) || shake(3))
 		return true;
-	return (sent >= settings.bulk_after || shaking()) && (n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK);
+	return (sent >= settings.bulk_after || shaking()) &&
+		(n >= LARGE || __atomic_load_n(&e->streak, __ATOMIC_RELAXED) >= STREAK);
 }
 
 /*
- * passes says whether a descriptor takes descriptors, as its peer does then: the agent has it so, for both, unless the two programs are different users'. Until the server
- * has its end the client's takes none, either. Different users' have gifts.
+ * passes says whether a descriptor takes descriptors, as its peer does then: the agent has it so, for both,
+ * unless the two programs are different users'. Until the server has its end the client's takes none, either.
+ * Different users' have gifts.
  */
 static bool passes(struct end *e, int fd)
 {
@@ -110,8 +118,9 @@ static bool passes(struct end *e, int fd)
 }
 
 /*
- * offer sends all of a small write with a ring, so that no other thread's comes into the middle of it, or else the first byte. The least of a socket's
- * buffer takes such a write in one piece, or nothing of it. The caller has passed the gate.
+ * offer sends all of a small write with a ring, so that no other thread's comes into the middle of it, or
+ * else the first byte. The least of a socket's buffer takes such a write in one piece, or nothing of it. The
+ * caller has passed the gate.
  */
 bool offer(struct end *e, int fd, const struct span *s)
 {
@@ -122,8 +131,9 @@ bool offer(struct end *e, int fd, const struct span *s)
 
 	if (n > 1 && s->count > 1 && s->skip)
 		return false; /* parts are sent as the program has them, from the first on */
-	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) || !ring_room() || uring_seen() || !end_alone(e) || !end_is(fd, e) || !passes(e, fd) ||
-	    !gate_close(&e->sending))
+	if ((__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) || !worth(e, s->left) ||
+		!ring_room() || uring_seen() || !end_alone(e) || !end_is(fd, e) || !passes(e, fd) ||
+		!gate_close(&e->sending))
 		return false;
 	r = ring_make(fd, size_of(e, s->left), __atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & ASKED_ROOM, &memfd);
 	if (!r) {
@@ -132,14 +142,24 @@ bool offer(struct end *e, int fd, const struct span *s)
 		ring_ref(r); /* for us, while others may take it away again */
 		__atomic_store_n(&r->where, &e->out, __ATOMIC_RELAXED);
 		__atomic_store_n(&e->out, r, __ATOMIC_SEQ_CST);
-		/* Code that is to send by itself has said so before it looked for a ring, and we look after we have shown ours. */
-		sent = end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) && !(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT) ? mark(r, fd, s, n, memfd) : 0;
+		/*
+		 * Code that is to send by itself has said so before it looked for a ring, and we look after we have
+		 * shown ours.
+		 */
+		sent = end_alone(e) && __atomic_load_n(&settings.rings, __ATOMIC_SEQ_CST) &&
+				!(__atomic_load_n(&e->never, __ATOMIC_SEQ_CST) & NEVER_OUT)
+			? mark(r, fd, s, n, memfd)
+			: 0;
 		SYS(close, memfd);
-		if (sent == -EPERM) /* the peer takes no descriptors, as its program has a filter of system calls: guard.c */
+		/* the peer takes no descriptors, as its program has a filter of system calls: guard.c */
+		if (sent == -EPERM)
 			__atomic_fetch_or(&e->never, NEVER_OUT, __ATOMIC_SEQ_CST);
 		if (sent == 1) { /* bytes that go in-band until the reader has the ring are not counted */
 			admission_grown(e);
-			__atomic_store_n(&e->sent, settings.ring_after > settings.bulk_after ? settings.ring_after : settings.bulk_after, __ATOMIC_RELAXED);
+			__atomic_store_n(&e->sent,
+				settings.ring_after > settings.bulk_after ? settings.ring_after
+									  : settings.bulk_after,
+				__ATOMIC_RELAXED);
 		} else {
 			__atomic_store_n(&e->streak, 0, __ATOMIC_RELAXED);
 			r->side->state = RING_ENDED; /* a process that was forked just now sees it */
@@ -162,7 +182,8 @@ void joined(struct ring *r)
 		r->side->looked = ring_now();
 		r->side->state = RING_JOINED;
 	} else {
-		__atomic_compare_exchange_n(&r->h->attached, &switched, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+		__atomic_compare_exchange_n(
+			&r->h->attached, &switched, ATTACHED_YES, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	}
 }
 
@@ -174,7 +195,10 @@ bool join(struct ring *r, int fd, const struct span *s)
 	long with;
 	bool sent;
 
-	/* The mark and the first token must find room, as the reader has no other way to hear of the bytes between them. */
+	/*
+	 * The mark and the first token must find room, as the reader has no other way to hear of the bytes
+	 * between them.
+	 */
 	if (unread(fd) + MARK_ROOM > room)
 		return false;
 	with = SYS(memfd_create, "gosmc-mark", MFD_CLOEXEC);
@@ -183,7 +207,9 @@ bool join(struct ring *r, int fd, const struct span *s)
 	hold(r, with);
 	r->side->sndbuf = room;
 	r->side->mark.msg_len = 0;
-	sent = __atomic_compare_exchange_n(&r->h->attached, &yes, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && mark(r, fd, s, 1, (int)with) == 1;
+	sent = __atomic_compare_exchange_n(
+		       &r->h->attached, &yes, ATTACHED_SWITCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) &&
+		mark(r, fd, s, 1, (int)with) == 1;
 	joined(r);
 	let_go(r);
 	return sent;

@@ -25,8 +25,8 @@ bool table_writable(const void *part)
 }
 
 /*
- * table_readable says whether 8 bytes of a table can be read. The kernel is to read them, for a call that does nothing else: it takes a fiftieth of the time that
- * madvise takes.
+ * table_readable says whether 8 bytes of a table can be read. The kernel is to read them, for a call that
+ * does nothing else: it takes a fiftieth of the time that madvise takes.
  */
 bool table_readable(const void *part)
 {
@@ -45,8 +45,9 @@ uint32_t coarse_ms(void)
 }
 
 /*
- * table_there says whether a part of a table can be written. been is of its page, and false at the beginning: the first time the kernel is to give the page memory, or a
- * place on disk, and later it may only have been cut off.
+ * table_there says whether a part of a table can be written. been is of its page, and false at the beginning:
+ * the first time the kernel is to give the page memory, or a place on disk, and later it may only have been
+ * cut off.
  */
 bool table_there(bool *been, const void *part)
 {
@@ -58,7 +59,10 @@ bool table_there(bool *been, const void *part)
 	return true;
 }
 
-/* table_map maps the table of this name of the supervisor's directory, which begins with magic. NULL: there is none of this user, or it is another version's. */
+/*
+ * table_map maps the table of this name of the supervisor's directory, which begins with magic. NULL: there
+ * is none of this user, or it is another version's.
+ */
 void *table_map(const char *name, size_t size, uint64_t magic)
 {
 	char path[sizeof(settings.socket) + 16];
@@ -74,7 +78,8 @@ void *table_map(const char *name, size_t size, uint64_t magic)
 	fd = (int)SYS(openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return NULL;
-	if (SYS(fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == settings.uid && st.st_size == (off_t)size) {
+	if (SYS(fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == settings.uid &&
+		st.st_size == (off_t)size) {
 		p = SYS(mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		if ((unsigned long)p <= -4096UL)
 			table = (void *)p;

@@ -1,14 +1,16 @@
 /*
- * Tallies: how many bytes of a connection this side has sent and received, for 'gosmc ss', 'top' and 'metrics'. They are in memory that
- * our supervisor has made, cannot be cut off, and is there when a program has been killed. Each end has a slot, which all processes of
- * the supervisor share that have the end. When the last of them closes it, its bytes are added to a sum for all ends before.
+ * Tallies: how many bytes of a connection this side has sent and received, for 'gosmc ss', 'top' and
+ * 'metrics'. They are in memory that our supervisor has made, cannot be cut off, and is there when a program
+ * has been killed. Each end has a slot, which all processes of the supervisor share that have the end. When
+ * the last of them closes it, its bytes are added to a sum for all ends before.
  *
- * Bytes in rings are counted by plain stores under the lock of the ring's side, and bytes in-band, next to a system call, by atomic
- * additions. A descriptor may be given to a program that counts nothing, as it is static, or has lost LD_PRELOAD. So each descriptor
- * that is given away is counted as lent, until a program with the library finds it. The bytes of an end with descriptors that are lent are not
- * known.
+ * Bytes in rings are counted by plain stores under the lock of the ring's side, and bytes in-band, next to a
+ * system call, by atomic additions. A descriptor may be given to a program that counts nothing, as it is
+ * static, or has lost LD_PRELOAD. So each descriptor that is given away is counted as lent, until a program
+ * with the library finds it. The bytes of an end with descriptors that are lent are not known.
  *
- * Every program of the supervisor can write there: a slot decides nothing. docs/shared-memory.md has the layout.
+ * Every program of the supervisor can write there: a slot decides nothing. docs/shared-memory.md has the
+ * layout.
  */
 #include "ring.h"
 
@@ -18,7 +20,9 @@
 
 #define TALLY_MAGIC 0x31796c74736f67ull
 #define TALLIES 32768
-#define TALLIES_FEW 1024   /* those that are tried first, in as few pages: to touch a page for the first time costs more than all that is done here */
+#define TALLIES_FEW                                                                                          \
+	1024 /* those that are tried first, in as few pages: to touch a page for the first time costs more   \
+		than all that is done here */
 #define TALLY_WAYS 16	   /* places that an end may have among these, and as many among all */
 #define TALLY_BUSY (~0ull) /* somebody is about to use the slot, or to clear it */
 #define TALLY_CROWD 0x80000000u
@@ -33,15 +37,17 @@ struct tallies {
 	struct tally list[TALLIES];
 };
 _Static_assert(sizeof(struct tally) == 64, "struct tally");
-_Static_assert(offsetof(struct tallies, gone) == 64 && sizeof(struct tallies) == TABLE_PAGE + 64 * TALLIES, "struct tallies");
+_Static_assert(offsetof(struct tallies, gone) == 64 && sizeof(struct tallies) == TABLE_PAGE + 64 * TALLIES,
+	"struct tallies");
 
 static struct tallies *table;
 static bool tried; /* to map it */
 static uint32_t namespace; /* of process IDs; 0: the numbers of others say nothing */
 
 /*
- * map maps the tallies. The supervisor's mark, the file <its socket>.run, has the path of their descriptor in /proc. In another
- * namespace of process IDs that may be something else, so it is opened only by its name, and has to be memory that cannot be cut off.
+ * map maps the tallies. The supervisor's mark, the file <its socket>.run, has the path of their descriptor in
+ * /proc. In another namespace of process IDs that may be something else, so it is opened only by its name,
+ * and has to be memory that cannot be cut off.
  */
 static struct tallies *map(void)
 {
@@ -62,13 +68,15 @@ static struct tallies *map(void)
 	if (n <= 0 || memcmp(mark, "/proc/", 6) != 0)
 		return NULL;
 	mark[n] = 0;
-	if (SYS(readlinkat, AT_FDCWD, mark, link, sizeof(link)) != sizeof(name) - 1 || memcmp(link, name, sizeof(name) - 1) != 0)
+	if (SYS(readlinkat, AT_FDCWD, mark, link, sizeof(link)) != sizeof(name) - 1 ||
+		memcmp(link, name, sizeof(name) - 1) != 0)
 		return NULL;
 	fd = SYS(openat, AT_FDCWD, mark, O_RDWR | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
 		return NULL;
 	seals = SYS(fcntl, fd, F_GET_SEALS);
-	if (SYS(fstat, fd, &st) == 0 && st.st_uid == settings.uid && st.st_size == (off_t)sizeof(*t) && seals >= 0 && (seals & F_SEAL_SHRINK)) {
+	if (SYS(fstat, fd, &st) == 0 && st.st_uid == settings.uid && st.st_size == (off_t)sizeof(*t) &&
+		seals >= 0 && (seals & F_SEAL_SHRINK)) {
 		p = SYS(mmap, NULL, sizeof(*t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		if ((unsigned long)p <= -4096UL)
 			t = (struct tallies *)p;
@@ -84,14 +92,15 @@ static struct tallies *map(void)
 }
 
 /*
- * tally_open maps the tallies, once: for a listener, whose heirs may have another user, or for the first end. A program that has another user
- * by then, or may not see the supervisor in /proc, has none.
+ * tally_open maps the tallies, once: for a listener, whose heirs may have another user, or for the first end.
+ * A program that has another user by then, or may not see the supervisor in /proc, has none.
  */
 static struct tallies *tally_open(void)
 {
 	struct tallies *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
 
-	if (t || __atomic_load_n(&tried, __ATOMIC_RELAXED) || __atomic_exchange_n(&tried, true, __ATOMIC_RELAXED) || guard_on())
+	if (t || __atomic_load_n(&tried, __ATOMIC_RELAXED) ||
+		__atomic_exchange_n(&tried, true, __ATOMIC_RELAXED) || guard_on())
 		return t;
 	t = map();
 	__atomic_store_n(&table, t, __ATOMIC_RELEASE);
@@ -135,13 +144,17 @@ static bool held(const struct tally *a, bool dead)
 	return false;
 }
 
-/* settle adds the bytes of a slot, which is busy, to the sum for ends that are gone. They are in one of the two places at most: a reader of both meanwhile finds too few. */
+/*
+ * settle adds the bytes of a slot, which is busy, to the sum for ends that are gone. They are in one of the
+ * two places at most: a reader of both meanwhile finds too few.
+ */
 static void settle(struct tallies *t, struct tally *a)
 {
 	uint64_t n[2];
 
 	for (size_t i = 0; i < 2; i++) {
-		n[i] = __atomic_load_n(&a->in_band[i], __ATOMIC_RELAXED) + __atomic_load_n(&a->ring[i], __ATOMIC_RELAXED);
+		n[i] = __atomic_load_n(&a->in_band[i], __ATOMIC_RELAXED) +
+			__atomic_load_n(&a->ring[i], __ATOMIC_RELAXED);
 		__atomic_store_n(&a->in_band[i], 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&a->ring[i], 0, __ATOMIC_RELAXED);
 	}
@@ -170,22 +183,28 @@ static struct tally *place(struct tallies *t, uint64_t cookie, size_t n)
 	return &t->list[(cookie + n % TALLY_WAYS) % (n < TALLY_WAYS ? TALLIES_FEW : TALLIES)];
 }
 
-/* claim takes a slot for an end, by its cookie: one that is free, or whose processes have ended. NULL: there is none. */
+/*
+ * claim takes a slot for an end, by its cookie: one that is free, or whose processes have ended. NULL:
+ * there is none.
+ */
 static struct tally *claim(struct tallies *t, uint64_t cookie)
 {
 	for (size_t i = 0; i < 2 * TALLY_WAYS; i++) {
 		struct tally *a = place(t, cookie, i);
 		uint64_t none = 0;
 
-		if (__atomic_compare_exchange_n(&a->key, &none, TALLY_BUSY, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		if (__atomic_compare_exchange_n(
+			    &a->key, &none, TALLY_BUSY, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			return begin(a, cookie);
 	}
 	for (size_t i = 0; i < 2 * TALLY_WAYS; i++) {
 		struct tally *a = place(t, cookie, i);
 		uint64_t has = __atomic_load_n(&a->key, __ATOMIC_SEQ_CST);
 
-		if (has == TALLY_BUSY || namespace == 0 || __atomic_load_n(&a->namespace, __ATOMIC_RELAXED) != namespace || held(a, true) ||
-		    !__atomic_compare_exchange_n(&a->key, &has, TALLY_BUSY, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		if (has == TALLY_BUSY || namespace == 0 ||
+			__atomic_load_n(&a->namespace, __ATOMIC_RELAXED) != namespace || held(a, true) ||
+			!__atomic_compare_exchange_n(
+				&a->key, &has, TALLY_BUSY, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			continue;
 		settle(t, a);
 		return begin(a, cookie);
@@ -194,7 +213,10 @@ static struct tally *claim(struct tallies *t, uint64_t cookie)
 	return NULL;
 }
 
-/* find is the slot that an end has already, with this process among those that have it; NULL if it has none. */
+/*
+ * find is the slot that an end has already, with this process among those that have it; NULL if it has
+ * none.
+ */
 static struct tally *find(struct tallies *t, uint64_t cookie)
 {
 	for (size_t i = 0; i < 2 * TALLY_WAYS; i++) {
@@ -209,7 +231,10 @@ static struct tally *find(struct tallies *t, uint64_t cookie)
 	return NULL;
 }
 
-/* tally_born counts the bytes of an end that was born just now, or, from, that another program has given away. */
+/*
+ * tally_born counts the bytes of an end that was born just now, or, from, that another program has given
+ * away.
+ */
 void tally_born(struct end *e, bool from)
 {
 	struct tallies *t = tally_open();
@@ -261,7 +286,10 @@ void tally_over(struct end *e)
 		leave(a);
 }
 
-/* tally_moved has an end that has taken the place of another one go on with the bytes of that. was is its cookie. */
+/*
+ * tally_moved has an end that has taken the place of another one go on with the bytes of that. was is its
+ * cookie.
+ */
 void tally_moved(struct end *e, uint64_t was)
 {
 	struct tallies *t = __atomic_load_n(&table, __ATOMIC_ACQUIRE);
@@ -276,7 +304,10 @@ void tally_moved(struct end *e, uint64_t was)
 	if (__atomic_load_n(&old->key, __ATOMIC_SEQ_CST) != was)
 		return; /* a copy of the descriptor was moved before */
 	for (size_t i = 0; a && i < 2; i++)
-		__atomic_fetch_add(&a->in_band[i], __atomic_exchange_n(&old->in_band[i], 0, __ATOMIC_SEQ_CST) + __atomic_exchange_n(&old->ring[i], 0, __ATOMIC_SEQ_CST), __ATOMIC_SEQ_CST);
+		__atomic_fetch_add(&a->in_band[i],
+			__atomic_exchange_n(&old->in_band[i], 0, __ATOMIC_SEQ_CST) +
+				__atomic_exchange_n(&old->ring[i], 0, __ATOMIC_SEQ_CST),
+			__ATOMIC_SEQ_CST);
 	if (a)
 		__atomic_fetch_add(&a->lent, __atomic_exchange_n(&old->lent, 0, __ATOMIC_SEQ_CST), __ATOMIC_SEQ_CST);
 	leave(old);
@@ -303,7 +334,9 @@ static void not_forked(struct tally *a)
 {
 	uint32_t has = __atomic_load_n(&a->forks, __ATOMIC_SEQ_CST);
 
-	while ((has & ~TALLY_CROWD) && !__atomic_compare_exchange_n(&a->forks, &has, has - 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	while ((has & ~TALLY_CROWD) &&
+		!__atomic_compare_exchange_n(
+			&a->forks, &has, has - 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		;
 }
 

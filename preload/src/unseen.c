@@ -1,8 +1,10 @@
 /*
- * Registrations with epoll that no call of ours has made: by a program that makes its system calls inline. One that a socket has before connect would stay with the
- * TCP socket, report that it hangs up, and be gone then; so that connection is TCP. The kernel tells them of an instance, in /proc.
+ * Registrations with epoll that no call of ours has made: by a program that makes its system calls inline.
+ * One that a socket has before connect would stay with the TCP socket, report that it hangs up, and be gone
+ * then; so that connection is TCP. The kernel tells them of an instance, in /proc.
  *
- * Each number of a descriptor is looked at once, until it is closed. Left out are instances that were made here and whose registrations come by epoll_ctl.
+ * Each number of a descriptor is looked at once, until it is closed. Left out are instances that were made
+ * here and whose registrations come by epoll_ctl.
  */
 #include "ring.h"
 
@@ -42,7 +44,8 @@ static bool is_instance(int fd)
 	char path[40], target[sizeof(name)];
 
 	path_of(path, "/proc/self/fd/", fd);
-	return SYS(readlinkat, AT_FDCWD, path, target, sizeof(target)) == sizeof(name) - 1 && memcmp(target, name, sizeof(name) - 1) == 0;
+	return SYS(readlinkat, AT_FDCWD, path, target, sizeof(target)) == sizeof(name) - 1 &&
+		memcmp(target, name, sizeof(name) - 1) == 0;
 }
 
 /* number gets a number that follows a word in a line, 0 if there is none. */
@@ -56,7 +59,9 @@ static uint64_t number(const char *line, const char *word, unsigned base)
 	for (p += strlen(word); *p == ' '; p++)
 		;
 	for (;; p++) {
-		unsigned digit = *p >= '0' && *p <= '9' ? (unsigned)(*p - '0') : *p >= 'a' && *p <= 'f' ? (unsigned)(*p - 'a') + 10 : base;
+		unsigned digit = *p >= '0' && *p <= '9' ? (unsigned)(*p - '0')
+			: *p >= 'a' && *p <= 'f'	? (unsigned)(*p - 'a') + 10
+							: base;
 
 		if (digit >= base)
 			return v;
@@ -65,12 +70,13 @@ static uint64_t number(const char *line, const char *word, unsigned base)
 }
 
 /*
- * parse takes a line of the kernel's list of an instance, and is true if it is about a descriptor that is this file:
- * "tfd:        5 events:       19 data:                5  pos:0 ino:1f3a sdev:8".
+ * parse takes a line of the kernel's list of an instance, and is true if it is about a descriptor that is
+ * this file: "tfd:        5 events:       19 data:                5  pos:0 ino:1f3a sdev:8".
  */
 static bool parse(const char *line, int fd, uint64_t inode, struct epoll_event *event)
 {
-	if (strncmp(line, "tfd:", 4) != 0 || number(line, "tfd:", 10) != (uint64_t)fd || number(line, " ino:", 16) != inode)
+	if (strncmp(line, "tfd:", 4) != 0 || number(line, "tfd:", 10) != (uint64_t)fd ||
+		number(line, " ino:", 16) != inode)
 		return false;
 	event->events = (uint32_t)number(line, " events:", 16);
 	event->data.u64 = number(line, " data:", 16);
@@ -115,7 +121,10 @@ static uint64_t inode_of(int fd)
 	return SYS(fstat, fd, &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-/* open_of finds out which numbers are descriptors. The kernel looks at no more of them at a time than the process may have open. False: it cannot be asked. */
+/*
+ * open_of finds out which numbers are descriptors. The kernel looks at no more of them at a time than the
+ * process may have open. False: it cannot be asked.
+ */
 static bool open_of(struct pollfd *p, nfds_t n)
 {
 	struct timespec none = {0};
@@ -135,8 +144,9 @@ static bool open_of(struct pollfd *p, nfds_t n)
 }
 
 /*
- * each looks into the instances of the process for registrations of a descriptor, in those alone where some may be unseen or in all, and returns how many of them
- * it has found, which are not more than most. *sure: there are no others.
+ * each looks into the instances of the process for registrations of a descriptor, in those alone where some
+ * may be unseen or in all, and returns how many of them it has found, which are not more than most. *sure:
+ * there are no others.
  */
 static size_t each(int fd, bool all, struct registered *list, size_t most, bool *sure)
 {
@@ -169,7 +179,10 @@ static size_t each(int fd, bool all, struct registered *list, size_t most, bool 
 	return found;
 }
 
-/* unseen_registration says whether a socket that is about to be moved has a registration that we have not seen. */
+/*
+ * unseen_registration says whether a socket that is about to be moved has a registration that we have not
+ * seen.
+ */
 bool unseen_registration(int fd)
 {
 	struct epoll_event event;

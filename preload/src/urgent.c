@@ -74,7 +74,8 @@ static bool alone(int fd)
 {
 	char c;
 
-	return end_at(fd) && urgent_at_mark(fd) && !in_line(fd) && SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == -EAGAIN;
+	return end_at(fd) && urgent_at_mark(fd) && !in_line(fd) &&
+		SYS(recvfrom, fd, &c, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL) == -EAGAIN;
 }
 
 /* urgent_polled has a socket not be readable where nothing but urgent data can be read. */

@@ -1,7 +1,8 @@
 /*
- * io_uring: reads and writes of a queue are not seen here, so a process that has one keeps its connections in-band. Most queues are made
- * by a call that is: liburing's, or syscall(2). liburing makes its system calls inline, and so does a program that has a copy of it
- * in itself; such a queue shows in the memory of the process, as liburing does, and before a ring is taken the library looks there.
+ * io_uring: reads and writes of a queue are not seen here, so a process that has one keeps its connections
+ * in-band. Most queues are made by a call that is: liburing's, or syscall(2). liburing makes its system calls
+ * inline, and so does a program that has a copy of it in itself; such a queue shows in the memory of the
+ * process, as liburing does, and before a ring is taken the library looks there.
  */
 #include "ring.h"
 
@@ -9,7 +10,9 @@
 #include <linux/io_uring.h>
 #include <signal.h>
 
-#define PAUSES 50 /* times as long as a look has taken, nobody looks again: a program may have thousands of mappings */
+#define PAUSES                                                                                               \
+	50 /* times as long as a look has taken, nobody looks again: a program may have thousands of         \
+	      mappings */
 
 static uint32_t found;	    /* by a look, and not all have left their rings yet */
 static uint64_t look_again; /* when a look is due */
@@ -31,8 +34,8 @@ static bool has(const char *text, size_t n, const char *word, size_t len)
 }
 
 /*
- * mapped says whether this process has a queue mapped, or liburing. Where /proc is not to be seen nobody can say. No handler of a signal runs meanwhile:
- * one that leaves by longjmp would leave the descriptor open.
+ * mapped says whether this process has a queue mapped, or liburing. Where /proc is not to be seen nobody can
+ * say. No handler of a signal runs meanwhile: one that leaves by longjmp would leave the descriptor open.
  */
 static bool mapped(void)
 {
@@ -86,19 +89,24 @@ bool uring_seen(void)
 
 void uring_settle(void)
 {
-	if (__builtin_expect(__atomic_load_n(&found, __ATOMIC_RELAXED) != 0, 0) && __atomic_exchange_n(&found, 0, __ATOMIC_SEQ_CST))
+	if (__builtin_expect(__atomic_load_n(&found, __ATOMIC_RELAXED) != 0, 0) &&
+		__atomic_exchange_n(&found, 0, __ATOMIC_SEQ_CST))
 		ends_leave_all();
 }
 
-/* uring_begins is for before a queue is made: 0, or an error if bytes are in a ring that cannot be brought back in-band. The kernel says the same where it has no memory. */
+/*
+ * uring_begins is for before a queue is made: 0, or an error if bytes are in a ring that cannot be brought
+ * back in-band. The kernel says the same where it has no memory.
+ */
 long uring_begins(void)
 {
 	return ends_leave_all() ? 0 : -ENOMEM;
 }
 
 /*
- * A queue can be given descriptors, to use them by itself: what takes the place of one later it does not have. A client that has given it a socket before it connects has
- * TCP. A queue that is given one by an entry of its own, or by an inline system call, is not seen.
+ * A queue can be given descriptors, to use them by itself: what takes the place of one later it does not
+ * have. A client that has given it a socket before it connects has TCP. A queue that is given one by an entry
+ * of its own, or by an inline system call, is not seen.
  */
 static void given(const int *fds, unsigned n)
 {
@@ -154,7 +162,8 @@ void uring_registers(unsigned op, const void *arg, unsigned n)
 
 BEGINS(io_uring_queue_init, (unsigned entries, void *ring, unsigned flags), (entries, ring, flags))
 BEGINS(io_uring_queue_init_params, (unsigned entries, void *ring, void *params), (entries, ring, params))
-BEGINS(io_uring_queue_init_mem, (unsigned entries, void *ring, void *params, void *room, size_t size), (entries, ring, params, room, size))
+BEGINS(io_uring_queue_init_mem, (unsigned entries, void *ring, void *params, void *room, size_t size),
+	(entries, ring, params, room, size))
 BEGINS(io_uring_queue_init_try_nosqarr, (unsigned entries, void *ring, void *params), (entries, ring, params))
 
 EXPORT int io_uring_setup(unsigned entries, void *params);
@@ -179,9 +188,13 @@ int io_uring_setup(unsigned entries, void *params)
 	}
 
 REGISTERS(io_uring_register_files, (void *ring, const int *files, unsigned n), (ring, files, n))
-REGISTERS(io_uring_register_files_tags, (void *ring, const int *files, const uint64_t *tags, unsigned n), (ring, files, tags, n))
-REGISTERS(io_uring_register_files_update, (void *ring, unsigned at, const int *files, unsigned n), (ring, at, files, n))
-REGISTERS(io_uring_register_files_update_tag, (void *ring, unsigned at, const int *files, const uint64_t *tags, unsigned n), (ring, at, files, tags, n))
+REGISTERS(io_uring_register_files_tags, (void *ring, const int *files, const uint64_t *tags, unsigned n),
+	(ring, files, tags, n))
+REGISTERS(io_uring_register_files_update, (void *ring, unsigned at, const int *files, unsigned n),
+	(ring, at, files, n))
+REGISTERS(io_uring_register_files_update_tag,
+	(void *ring, unsigned at, const int *files, const uint64_t *tags, unsigned n),
+	(ring, at, files, tags, n))
 
 EXPORT int io_uring_register(unsigned fd, unsigned op, const void *arg, unsigned n);
 int io_uring_register(unsigned fd, unsigned op, const void *arg, unsigned n)

@@ -25,8 +25,8 @@ static size_t in_socket(struct end *e, struct ring *r, int fd, uint64_t *pub)
 }
 
 /*
- * receive_waiting is how many bytes can be read where there is a ring, up to urgent data: those in it, and those in-band before it, or behind it if one of the two has
- * left. False: all that can is in the socket.
+ * receive_waiting is how many bytes can be read where there is a ring, up to urgent data: those in it, and
+ * those in-band before it, or behind it if one of the two has left. False: all that can is in the socket.
  */
 bool receive_waiting(struct end *e, int fd, size_t *n)
 {
