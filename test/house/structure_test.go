@@ -3,6 +3,8 @@ package house
 import (
 	"go/ast"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -93,14 +95,30 @@ func TestMethods(t *testing.T) {
 	files.complete(t, typeFiles)
 }
 
-// TestColumns checks how wide lines are.
+// TestColumns checks how wide lines are, in Go and in C.
 func TestColumns(t *testing.T) {
 	wide := make(map[string]int)
-	for _, s := range sources(t) {
-		for line := range strings.Lines(s.text) {
+	count := func(dir, text string) {
+		for line := range strings.Lines(text) {
 			if columns(line) > maxColumns {
-				wide[s.dir()]++
+				wide[dir]++
 			}
+		}
+	}
+	for _, s := range sources(t) {
+		count(s.dir(), s.text)
+	}
+	for _, dir := range []string{"preload/src", "preload/bench", "bpf/kernel"} {
+		files, err := filepath.Glob(filepath.Join(root, dir, "*.[ch]"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no C code in %s: %v", dir, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			count(dir, string(text))
 		}
 	}
 	var checked checkedExceptions
